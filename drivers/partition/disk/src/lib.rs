@@ -1,0 +1,2 @@
+#![no_std]
+#![forbid(unsafe_code)]
