@@ -1,2 +1,4 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+pub mod backend;
