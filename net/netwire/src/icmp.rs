@@ -1,0 +1,100 @@
+//! ICMP for IPv4 (RFC 792): any message as a view, echo as a representation.
+
+use crate::checksum::Accumulator;
+use crate::error::{Layer, Malformed};
+
+/// ICMP types that the node knows by name.
+pub mod icmp_type {
+    pub const ECHO_REPLY: u8 = 0;
+    pub const DESTINATION_UNREACHABLE: u8 = 3;
+    pub const ECHO_REQUEST: u8 = 8;
+    pub const TIME_EXCEEDED: u8 = 11;
+}
+
+/// A message with a whole 8-byte header.
+#[derive(Clone, Copy, Debug)]
+pub struct IcmpMessage<'a> {
+    header: &'a [u8; IcmpEcho::LEN],
+    payload: &'a [u8],
+}
+
+impl<'a> IcmpMessage<'a> {
+    /// Checks an IPv4 packet's payload.
+    pub fn check(bytes: &'a [u8]) -> Result<IcmpMessage<'a>, Malformed> {
+        match bytes.split_first_chunk() {
+            Some((header, payload)) => Ok(IcmpMessage { header, payload }),
+            None => Err(Malformed::TooShort { layer: Layer::Icmp, needs: IcmpEcho::LEN, has: bytes.len() }),
+        }
+    }
+
+    pub fn message_type(&self) -> u8 {
+        self.header[0]
+    }
+
+    pub fn code(&self) -> u8 {
+        self.header[1]
+    }
+
+    pub fn checksum(&self) -> u16 {
+        u16::from_be_bytes([self.header[2], self.header[3]])
+    }
+
+    /// Bytes 4 to 7, whose meaning depends on the type.
+    pub fn rest_of_header(&self) -> [u8; 4] {
+        let h = self.header;
+        [h[4], h[5], h[6], h[7]]
+    }
+
+    /// An error message carries the head of the packet that caused it here.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// Whether the checksum holds. Reads the whole payload.
+    pub fn verify_checksum(&self) -> bool {
+        Accumulator::new().add_bytes(self.header).add_bytes(self.payload).sum() == 0xffff
+    }
+}
+
+/// Whether an echo asks or answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EchoKind {
+    Request,
+    Reply,
+}
+
+/// The header of an echo request or reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IcmpEcho {
+    pub kind: EchoKind,
+    pub identifier: u16,
+    pub sequence: u16,
+}
+
+impl IcmpEcho {
+    /// Bytes of the header.
+    pub const LEN: usize = 8;
+
+    pub fn parse(message: &IcmpMessage<'_>) -> Result<IcmpEcho, Malformed> {
+        let kind = match (message.message_type(), message.code()) {
+            (icmp_type::ECHO_REQUEST, 0) => EchoKind::Request,
+            (icmp_type::ECHO_REPLY, 0) => EchoKind::Reply,
+            (icmp_type, code) => return Err(Malformed::NotEcho { icmp_type, code }),
+        };
+        let [a, b, c, d] = message.rest_of_header();
+        Ok(IcmpEcho { kind, identifier: u16::from_be_bytes([a, b]), sequence: u16::from_be_bytes([c, d]) })
+    }
+
+    /// Writes the header with the checksum over `payload`.
+    pub fn emit(&self, out: &mut [u8; Self::LEN], payload: &[u8]) {
+        out[0] = match self.kind {
+            EchoKind::Request => icmp_type::ECHO_REQUEST,
+            EchoKind::Reply => icmp_type::ECHO_REPLY,
+        };
+        out[1..4].copy_from_slice(&[0, 0, 0]);
+        out[4..6].copy_from_slice(&self.identifier.to_be_bytes());
+        out[6..8].copy_from_slice(&self.sequence.to_be_bytes());
+        let sum = Accumulator::new().add_bytes(out).add_bytes(payload).checksum();
+        out[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+}
