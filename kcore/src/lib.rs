@@ -1,1 +1,41 @@
+//! What every room of the node stands on: memory, tasks, events, interrupts, devices, the log.
+//!
+//! Safe to use: whoever builds on this crate forbids `unsafe`. The types carry the rules: a frame
+//! or a transfer's memory has one owner, a lock's type says what it turns off, a register window
+//! and a DMA buffer check every offset.
+
 #![no_std]
+
+extern crate alloc;
+
+pub mod archive;
+pub mod block;
+pub mod console;
+pub mod cpu;
+pub mod dma;
+pub mod event;
+pub mod frame;
+mod heap;
+pub mod irq;
+pub mod klog;
+pub mod memory;
+pub mod mmio;
+pub mod mutex;
+pub mod net;
+pub mod panic;
+pub mod pci;
+pub mod power;
+pub mod selftest;
+pub mod softirq;
+mod start;
+pub mod sync;
+pub mod task;
+pub mod time;
+pub mod timer;
+
+pub use start::{boot_milestone_ns, command_line, init, run};
+
+/// Addresses, as types.
+pub mod addr {
+    pub use arch::addr::PhysAddr;
+}

@@ -1,0 +1,313 @@
+//! Disks: asynchronous transfers, and a synchronous form for those who may sleep.
+//!
+//! A transfer owns its memory until it is complete. Completion comes in interrupt context, to a
+//! sink that pushes and signals and does nothing more. `submit` never blocks: a full queue says
+//! so and gives the transfer back.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::dma::{DmaBuffer, DmaMemory};
+use crate::event::Event;
+use crate::memory::{OutOfMemory, PAGE_BYTES};
+use crate::mutex::Mutex;
+use crate::sync::IrqSpinLock;
+
+/// What a transfer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockOp {
+    /// From the disk to memory.
+    Read,
+    /// From memory to the disk.
+    Write,
+    /// Makes every completed write durable; no sectors, no memory.
+    Flush,
+}
+
+/// How a transfer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoStatus {
+    /// Done.
+    Ok,
+    /// The disk refused or failed; `code` is its own (NVMe: status code type and status code).
+    DeviceError {
+        /// The disk's own code.
+        code: u16,
+    },
+    /// The disk is not there any more.
+    Gone,
+    /// The disk did not answer in time.
+    TimedOut,
+}
+
+impl fmt::Display for IoStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            IoStatus::Ok => write!(f, "done"),
+            IoStatus::DeviceError { code } => write!(f, "the disk failed the command (status {code:#x})"),
+            IoStatus::Gone => write!(f, "the disk is gone"),
+            IoStatus::TimedOut => write!(f, "the disk did not answer in time"),
+        }
+    }
+}
+
+/// Who learns that a transfer is complete.
+pub trait CompletionSink: Send + Sync {
+    /// The transfer `cookie` ended; here is its memory. Interrupt context: push, signal, no more.
+    fn complete(&self, cookie: u64, status: IoStatus, memory: Option<DmaMemory>);
+}
+
+/// One transfer.
+pub struct BlockIo {
+    /// What to do.
+    pub op: BlockOp,
+    /// First sector, of the disk's own size.
+    pub first_sector: u64,
+    /// Sectors; 0 for a flush.
+    pub sectors: u32,
+    /// Whether a write must be durable when it completes.
+    pub force_unit_access: bool,
+    /// The data's memory: exactly the sectors' bytes; `None` for a flush.
+    pub memory: Option<DmaMemory>,
+    /// Who learns of the end.
+    pub sink: Arc<dyn CompletionSink>,
+    /// What the sink knows the transfer by.
+    pub cookie: u64,
+}
+
+/// Why a transfer was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubmitError {
+    /// The queue is full; try again after a completion.
+    Busy,
+    /// The sectors do not lie on the disk, or are too many for one transfer.
+    OutOfRange,
+    /// The memory does not fit the sectors, or its address the disk.
+    BadMemory,
+    /// The disk or partition may not be written.
+    ReadOnly,
+    /// The disk is not there any more.
+    Gone,
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SubmitError::Busy => "the disk's queue is full",
+            SubmitError::OutOfRange => "the sectors do not lie on the disk",
+            SubmitError::BadMemory => "the memory does not fit the transfer",
+            SubmitError::ReadOnly => "the disk is read-only",
+            SubmitError::Gone => "the disk is gone",
+        })
+    }
+}
+
+/// A transfer that was not taken, and why.
+pub struct Rejected {
+    /// Why.
+    pub error: SubmitError,
+    /// The transfer, whole.
+    pub io: BlockIo,
+}
+
+/// Counters of a disk since boot.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskStats {
+    /// Reads completed.
+    pub reads: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Flushes completed.
+    pub flushes: u64,
+    /// Transfers that failed.
+    pub errors: u64,
+    /// Submission doorbells rung.
+    pub doorbells: u64,
+    /// Completion interrupts taken.
+    pub interrupts: u64,
+}
+
+/// A disk or a partition of one.
+pub trait Disk: Send + Sync {
+    /// Its name: nvme0n1, nvme0n1p1, ...
+    fn name(&self) -> &str;
+
+    /// What it says it is.
+    fn model(&self) -> String;
+
+    /// Bytes of a sector.
+    fn sector_bytes(&self) -> u32;
+
+    /// Sectors it has.
+    fn sectors(&self) -> u64;
+
+    /// Whether it refuses writes.
+    fn read_only(&self) -> bool;
+
+    /// Most bytes of one transfer.
+    fn max_transfer_bytes(&self) -> u32;
+
+    /// Queues a transfer; never blocks. The disk need not see it before [`Disk::kick`].
+    fn submit(&self, io: BlockIo) -> Result<(), Rejected>;
+
+    /// As `submit`, from the part of the queue kept for the synchronous path.
+    fn submit_sync(&self, io: BlockIo) -> Result<(), Rejected> {
+        self.submit(io)
+    }
+
+    /// Tells the disk of everything queued since the last call: one doorbell.
+    fn kick(&self);
+
+    /// Its counters.
+    fn stats(&self) -> DiskStats;
+}
+
+static DISKS: IrqSpinLock<Vec<Arc<dyn Disk>>> = IrqSpinLock::new(Vec::new());
+
+/// Makes a disk known.
+pub fn register(disk: Arc<dyn Disk>) {
+    DISKS.lock().push(disk);
+}
+
+/// Forgets the disk called `name`; those who hold it go on.
+pub fn unregister(name: &str) {
+    let gone = {
+        let mut disks = DISKS.lock();
+        disks.iter().position(|disk| disk.name() == name).map(|place| disks.remove(place))
+    };
+    drop(gone);
+}
+
+/// Every disk, in the order of their registration.
+pub fn disks() -> Vec<Arc<dyn Disk>> {
+    DISKS.lock().clone()
+}
+
+/// The disk called `name`.
+pub fn find(name: &str) -> Option<Arc<dyn Disk>> {
+    DISKS.lock().iter().find(|disk| disk.name() == name).cloned()
+}
+
+/// Why a synchronous transfer failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoError {
+    /// It was not taken.
+    Rejected(SubmitError),
+    /// It was taken and did not end well.
+    Failed(IoStatus),
+    /// The buffer is not a whole number of sectors.
+    NotWholeSectors,
+    /// No memory for the transfer.
+    OutOfMemory(OutOfMemory),
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            IoError::Rejected(error) => error.fmt(f),
+            IoError::Failed(status) => status.fmt(f),
+            IoError::NotWholeSectors => f.write_str("the length is not a whole number of sectors"),
+            IoError::OutOfMemory(error) => error.fmt(f),
+        }
+    }
+}
+
+/// The task that waits for one synchronous transfer.
+struct SyncWait {
+    done: Event,
+    result: IrqSpinLock<Option<(IoStatus, Option<DmaMemory>)>>,
+}
+
+impl CompletionSink for SyncWait {
+    fn complete(&self, _cookie: u64, status: IoStatus, memory: Option<DmaMemory>) {
+        *self.result.lock() = Some((status, memory));
+        self.done.signal();
+    }
+}
+
+/// One synchronous transfer at a time: the path is for partition tables and the shell, and the
+/// identifiers that a disk keeps for it are then always enough.
+static SYNC: Mutex<()> = Mutex::new(());
+
+/// Reads whole sectors from `first_sector` into `to`. Sleeps; tasks only.
+pub fn read(disk: &dyn Disk, first_sector: u64, to: &mut [u8]) -> Result<(), IoError> {
+    each_piece(disk, first_sector, to.len(), |first_sector, sectors, range| {
+        let buffer = DmaBuffer::new(range.len(), "a disk read").map_err(IoError::OutOfMemory)?;
+        let buffer = transfer(disk, BlockOp::Read, first_sector, sectors, Some(buffer))?;
+        if let Some(buffer) = buffer {
+            buffer.copy_out(0, &mut to[range]);
+        }
+        Ok(())
+    })
+}
+
+/// Writes whole sectors from `first_sector`. Sleeps; tasks only. Not durable before a flush.
+pub fn write(disk: &dyn Disk, first_sector: u64, from: &[u8]) -> Result<(), IoError> {
+    each_piece(disk, first_sector, from.len(), |first_sector, sectors, range| {
+        let buffer = DmaBuffer::new(range.len(), "a disk write").map_err(IoError::OutOfMemory)?;
+        buffer.copy_in(0, &from[range]);
+        transfer(disk, BlockOp::Write, first_sector, sectors, Some(buffer)).map(drop)
+    })
+}
+
+/// Makes every completed write durable. Sleeps; tasks only.
+pub fn flush(disk: &dyn Disk) -> Result<(), IoError> {
+    transfer(disk, BlockOp::Flush, 0, 0, None).map(drop)
+}
+
+/// Cuts a transfer of `bytes` into pieces of at most a page or the disk's limit, whichever is less.
+fn each_piece(
+    disk: &dyn Disk,
+    first_sector: u64,
+    bytes: usize,
+    mut piece: impl FnMut(u64, u32, core::ops::Range<usize>) -> Result<(), IoError>,
+) -> Result<(), IoError> {
+    let sector_bytes = disk.sector_bytes() as usize;
+    if !bytes.is_multiple_of(sector_bytes) {
+        return Err(IoError::NotWholeSectors);
+    }
+    let most = (disk.max_transfer_bytes() as usize).min(PAGE_BYTES).max(sector_bytes) / sector_bytes * sector_bytes;
+    let mut start = 0;
+    while start < bytes {
+        let end = bytes.min(start + most);
+        let sector = first_sector
+            .checked_add((start / sector_bytes) as u64)
+            .ok_or(IoError::Rejected(SubmitError::OutOfRange))?;
+        piece(sector, ((end - start) / sector_bytes) as u32, start..end)?;
+        start = end;
+    }
+    Ok(())
+}
+
+fn transfer(
+    disk: &dyn Disk,
+    op: BlockOp,
+    first_sector: u64,
+    sectors: u32,
+    buffer: Option<DmaBuffer>,
+) -> Result<Option<DmaBuffer>, IoError> {
+    let _one_at_a_time = SYNC.lock();
+    let memory = match buffer {
+        Some(buffer) => {
+            let bytes = buffer.len_bytes();
+            let whole = DmaMemory::from_buffer(buffer, 0, bytes);
+            Some(whole.map_err(|_| IoError::Rejected(SubmitError::BadMemory))?)
+        }
+        None => None,
+    };
+    let wait = Arc::new(SyncWait { done: Event::new(), result: IrqSpinLock::new(None) });
+    let io = BlockIo { op, first_sector, sectors, force_unit_access: false, memory, sink: wait.clone(), cookie: 0 };
+    disk.submit_sync(io).map_err(|rejected| IoError::Rejected(rejected.error))?;
+    disk.kick();
+    loop {
+        wait.done.wait();
+        let result = wait.result.lock().take();
+        match result {
+            Some((IoStatus::Ok, memory)) => return Ok(memory.and_then(DmaMemory::into_buffer)),
+            Some((status, _)) => return Err(IoError::Failed(status)),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The CPUs, and what each keeps about itself.
+//!
+//! Tasks never change their CPU, so a task may ask for its CPU's number and use the answer as
+//! long as it likes; no preemption guard is needed around it.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+pub use arch::cpu::MAX_CPUS;
+
+/// What a CPU keeps about itself. Written by its own CPU, but for `reschedule`.
+#[repr(align(64))]
+pub(crate) struct Local {
+    /// Preemption guards held by the running task.
+    pub preempt_depth: AtomicU32,
+    /// Whether the CPU is inside an interrupt handler.
+    pub in_interrupt: AtomicBool,
+    /// Somebody asked this CPU to choose its task anew. Set by any CPU.
+    pub reschedule: AtomicBool,
+    /// The moment the one-shot timer is armed for (ns since boot); `u64::MAX` when it is not.
+    pub armed_ns: AtomicU64,
+    /// A deadline set by the CPU's user (`timer::set_cpu_deadline`); `u64::MAX` for none.
+    pub extra_deadline_ns: AtomicU64,
+    /// Interrupts taken, timer interrupts among them.
+    pub interrupts: AtomicU64,
+    /// Timer interrupts taken.
+    pub timer_interrupts: AtomicU64,
+    /// Time slices that ended by the tick.
+    pub ticks: AtomicU64,
+    /// Reschedule interrupts taken.
+    pub reschedule_interrupts: AtomicU64,
+    /// Task switches made.
+    pub switches: AtomicU64,
+    /// Whether the CPU has been brought up.
+    pub online: AtomicBool,
+}
+
+impl Local {
+    const fn new() -> Self {
+        Local {
+            preempt_depth: AtomicU32::new(0),
+            in_interrupt: AtomicBool::new(false),
+            reschedule: AtomicBool::new(false),
+            armed_ns: AtomicU64::new(u64::MAX),
+            extra_deadline_ns: AtomicU64::new(u64::MAX),
+            interrupts: AtomicU64::new(0),
+            timer_interrupts: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
+            reschedule_interrupts: AtomicU64::new(0),
+            switches: AtomicU64::new(0),
+            online: AtomicBool::new(false),
+        }
+    }
+}
+
+static LOCALS: [Local; MAX_CPUS] = [const { Local::new() }; MAX_CPUS];
+
+/// The number of the CPU this runs on, from 0.
+pub fn index() -> usize {
+    arch::cpu::index()
+}
+
+/// How many CPUs run.
+pub fn count() -> usize {
+    arch::cpu::count()
+}
+
+/// What this CPU keeps about itself.
+pub(crate) fn local() -> &'static Local {
+    &LOCALS[index()]
+}
+
+/// What CPU `cpu` keeps about itself.
+pub(crate) fn local_of(cpu: usize) -> &'static Local {
+    &LOCALS[cpu]
+}
+
+/// Whether the running code is an interrupt handler.
+pub fn in_interrupt() -> bool {
+    local().in_interrupt.load(Relaxed)
+}
+
+/// Counters of one CPU since boot.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuStats {
+    /// Interrupts of every kind.
+    pub interrupts: u64,
+    /// Those of the one-shot timer.
+    pub timer_interrupts: u64,
+    /// Time slices ended by the 100 Hz tick.
+    pub ticks: u64,
+    /// Requests of other CPUs to choose a task anew.
+    pub reschedule_interrupts: u64,
+    /// Task switches.
+    pub switches: u64,
+}
+
+/// The counters of CPU `cpu`; zeros for a CPU that does not exist.
+pub fn stats(cpu: usize) -> CpuStats {
+    let Some(local) = LOCALS.get(cpu) else { return CpuStats::default() };
+    CpuStats {
+        interrupts: local.interrupts.load(Relaxed),
+        timer_interrupts: local.timer_interrupts.load(Relaxed),
+        ticks: local.ticks.load(Relaxed),
+        reschedule_interrupts: local.reschedule_interrupts.load(Relaxed),
+        switches: local.switches.load(Relaxed),
+    }
+}

@@ -1,0 +1,185 @@
+//! Memory that a device reads and writes.
+//!
+//! Two kinds. A [`DmaBuffer`] is shared with its device for as long as it lives (rings, queues,
+//! tables): values in it are read and written one at a time, volatile, at checked and aligned
+//! offsets, and never as a reference, for the device may write at any moment. A [`DmaMemory`] is
+//! handed over for one transfer and consumed by it: while the device has it, nobody else can
+//! reach it; the completion gives it back.
+
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+use arch::addr::PhysAddr;
+
+use crate::frame::{FRAME_BYTES, NetFrame};
+use crate::memory::{OutOfMemory, PAGE_BYTES, PageRun};
+
+/// Zeroed, physically contiguous, page-aligned memory, shared with a device.
+#[derive(Debug)]
+pub struct DmaBuffer {
+    memory: PageRun,
+    bytes: usize,
+}
+
+// SAFETY: all access is by single volatile or atomic values; the memory is owned.
+unsafe impl Send for DmaBuffer {}
+// SAFETY: as above; racing accesses read one value or the other, as with a device.
+unsafe impl Sync for DmaBuffer {}
+
+macro_rules! values {
+    ($read:ident, $write:ident, $type:ty) => {
+        /// Reads the value at `offset` (bytes, a multiple of its size).
+        pub fn $read(&self, offset: usize) -> $type {
+            let address = self.address(offset, size_of::<$type>(), size_of::<$type>());
+            // SAFETY: checked by `address`.
+            unsafe { address.cast::<$type>().read_volatile() }
+        }
+
+        /// Writes the value at `offset` (bytes, a multiple of its size).
+        pub fn $write(&self, offset: usize, value: $type) {
+            let address = self.address(offset, size_of::<$type>(), size_of::<$type>());
+            // SAFETY: checked by `address`.
+            unsafe { address.cast::<$type>().write_volatile(value) }
+        }
+    };
+}
+
+impl DmaBuffer {
+    /// Takes a buffer of `bytes` bytes; `what` names its use in the error.
+    pub fn new(bytes: usize, what: &'static str) -> Result<DmaBuffer, OutOfMemory> {
+        let memory = PageRun::new(bytes.div_ceil(PAGE_BYTES).max(1), 1, what)?;
+        Ok(DmaBuffer { memory, bytes })
+    }
+
+    /// Where the buffer begins, for the device.
+    pub fn phys(&self) -> PhysAddr {
+        self.memory.phys()
+    }
+
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn address(&self, offset: usize, bytes: usize, align: usize) -> *mut u8 {
+        assert!(
+            offset <= self.bytes && bytes <= self.bytes - offset && offset.is_multiple_of(align),
+            "access of {bytes} bytes at {offset:#x} in a DMA buffer of {:#x}",
+            self.bytes
+        );
+        // SAFETY: the offset lies within the run.
+        unsafe { self.memory.as_ptr().add(offset) }
+    }
+
+    values!(read_u8, write_u8, u8);
+    values!(read_u16, write_u16, u16);
+    values!(read_u32, write_u32, u32);
+    values!(read_u64, write_u64, u64);
+
+    /// Reads an index that the device publishes; what it wrote before is seen after.
+    pub fn load_acquire_u16(&self, offset: usize) -> u16 {
+        self.atomic_u16(offset).load(Ordering::Acquire)
+    }
+
+    /// Publishes an index to the device; what was written before is seen with it.
+    pub fn store_release_u16(&self, offset: usize, value: u16) {
+        self.atomic_u16(offset).store(value, Ordering::Release);
+    }
+
+    /// As [`DmaBuffer::load_acquire_u16`], for 32 bits.
+    pub fn load_acquire_u32(&self, offset: usize) -> u32 {
+        self.atomic_u32(offset).load(Ordering::Acquire)
+    }
+
+    /// As [`DmaBuffer::store_release_u16`], for 32 bits.
+    pub fn store_release_u32(&self, offset: usize, value: u32) {
+        self.atomic_u32(offset).store(value, Ordering::Release);
+    }
+
+    fn atomic_u16(&self, offset: usize) -> &AtomicU16 {
+        // SAFETY: checked by `address`; an atomic may be shared with whoever else writes.
+        unsafe { AtomicU16::from_ptr(self.address(offset, 2, 2).cast()) }
+    }
+
+    fn atomic_u32(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: as for `atomic_u16`.
+        unsafe { AtomicU32::from_ptr(self.address(offset, 4, 4).cast()) }
+    }
+
+    /// Copies `from` into the buffer at `offset`.
+    pub fn copy_in(&self, offset: usize, from: &[u8]) {
+        let address = self.address(offset, from.len(), 1);
+        // SAFETY: checked by `address`; the buffer is no reference's, so they cannot overlap.
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), address, from.len()) }
+    }
+
+    /// Copies the bytes at `offset` out of the buffer. Check the copy, use the copy.
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
+        let address = self.address(offset, to.len(), 1);
+        // SAFETY: as for `copy_in`.
+        unsafe { core::ptr::copy_nonoverlapping(address, to.as_mut_ptr(), to.len()) }
+    }
+}
+
+#[derive(Debug)]
+enum Owner {
+    Frame(NetFrame),
+    Buffer(DmaBuffer),
+}
+
+/// Part of a frame or a buffer, handed to a device for one transfer.
+#[derive(Debug)]
+pub struct DmaMemory {
+    owner: Owner,
+    offset: usize,
+    bytes: usize,
+}
+
+impl DmaMemory {
+    /// The bytes `offset..offset + bytes` of a frame. Gives the frame back if they do not lie in it.
+    pub fn from_frame(frame: NetFrame, offset: usize, bytes: usize) -> Result<DmaMemory, NetFrame> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= FRAME_BYTES => Ok(DmaMemory { owner: Owner::Frame(frame), offset, bytes }),
+            _ => Err(frame),
+        }
+    }
+
+    /// The bytes `offset..offset + bytes` of a buffer. Gives the buffer back if they do not lie in it.
+    pub fn from_buffer(buffer: DmaBuffer, offset: usize, bytes: usize) -> Result<DmaMemory, DmaBuffer> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= buffer.len_bytes() => {
+                Ok(DmaMemory { owner: Owner::Buffer(buffer), offset, bytes })
+            }
+            _ => Err(buffer),
+        }
+    }
+
+    /// Where the part begins, for the device. It is physically contiguous.
+    pub fn phys(&self) -> PhysAddr {
+        let base = match &self.owner {
+            Owner::Frame(frame) => frame.phys(),
+            Owner::Buffer(buffer) => buffer.phys(),
+        };
+        base + self.offset
+    }
+
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The frame, if it is one.
+    pub fn into_frame(self) -> Option<NetFrame> {
+        match self.owner {
+            Owner::Frame(frame) => Some(frame),
+            Owner::Buffer(_) => None,
+        }
+    }
+
+    /// The buffer, if it is one.
+    pub fn into_buffer(self) -> Option<DmaBuffer> {
+        match self.owner {
+            Owner::Buffer(buffer) => Some(buffer),
+            Owner::Frame(_) => None,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Network devices: what a driver offers and what it delivers to.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::frame::{FrameChain, NetFrame};
+use crate::sync::IrqSpinLock;
+
+/// Counters of a network device since boot.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NetStats {
+    /// Frames received and delivered.
+    pub rx_frames: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames received and dropped for want of a pool frame or a receiver.
+    pub rx_dropped: u64,
+    /// Receive completions that made no sense.
+    pub rx_errors: u64,
+    /// Frames given to the device.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames that did not fit the device's ring, or that it cannot carry.
+    pub tx_dropped: u64,
+    /// Interrupts taken.
+    pub interrupts: u64,
+    /// Doorbells rung.
+    pub doorbells: u64,
+}
+
+/// A network card.
+pub trait NetDevice: Send + Sync {
+    /// Its name: eth0, eth1, ...
+    fn name(&self) -> &str;
+
+    /// Its hardware address.
+    fn mac(&self) -> [u8; 6];
+
+    /// Most bytes of an Ethernet payload.
+    fn mtu(&self) -> u16 {
+        1500
+    }
+
+    /// Sends the chain's frames, in order, under one lock and with one doorbell. Returns how many
+    /// were taken; those for which there was no room stay in the chain, and the caller drops and
+    /// counts them or tries again.
+    fn transmit(&self, chain: &mut FrameChain) -> usize;
+
+    /// Sets who gets the frames; the one before gets none from then on.
+    fn set_receiver(&self, receiver: Arc<dyn Receiver>);
+
+    /// Its counters.
+    fn stats(&self) -> NetStats;
+}
+
+/// Who gets a card's frames, in the receive softirq.
+pub trait Receiver: Send + Sync {
+    /// Takes one frame.
+    fn receive(&self, frame: NetFrame);
+
+    /// The batch is over: the moment for wake-ups and doorbells.
+    fn receive_done(&self) {}
+}
+
+static DEVICES: IrqSpinLock<Vec<Arc<dyn NetDevice>>> = IrqSpinLock::new(Vec::new());
+
+/// Makes a device known.
+pub fn register(device: Arc<dyn NetDevice>) {
+    DEVICES.lock().push(device);
+}
+
+/// Every device, in the order of their registration.
+pub fn devices() -> Vec<Arc<dyn NetDevice>> {
+    DEVICES.lock().clone()
+}
+
+/// The device called `name`.
+pub fn find(name: &str) -> Option<Arc<dyn NetDevice>> {
+    DEVICES.lock().iter().find(|device| device.name() == name).cloned()
+}

@@ -1,0 +1,13 @@
+//! The end: power-off and reboot.
+
+/// Turns the machine off.
+pub fn off() -> ! {
+    log::info!("power off");
+    arch::power::power_off()
+}
+
+/// Starts the machine again.
+pub fn reboot() -> ! {
+    log::info!("reboot");
+    arch::power::reboot()
+}
