@@ -1,0 +1,18 @@
+#![no_std]
+#![no_main]
+
+use arch::boot::BootInfo;
+use core::fmt::Write;
+
+#[unsafe(no_mangle)]
+extern "Rust" fn kernel_main(boot: &'static BootInfo) -> ! {
+    let _ = writeln!(arch::serial::Writer, "hello {boot:#x?}");
+    unsafe { core::arch::asm!("ud2") }
+    arch::cpu::halt_forever()
+}
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    let _ = writeln!(arch::serial::Writer, "{info}");
+    arch::cpu::halt_forever()
+}
