@@ -76,6 +76,12 @@ impl Interrupt {
     pub fn msi_message(&self) -> (u64, u32) {
         arch::apic::msi_message(self.cpu, self.vector)
     }
+
+    /// Raises it as its device would: for a handler that leaves work for its next turn, so that
+    /// others get theirs in between.
+    pub fn raise(&self) {
+        arch::apic::send_ipi(self.cpu, self.vector);
+    }
 }
 
 impl Drop for Interrupt {

@@ -10,7 +10,7 @@ use arch::traps::{FaultInfo, Hooks};
 
 use crate::sync::{IrqSpinLock, Once};
 use crate::task::{Placement, Priority};
-use crate::{archive, console, cpu, frame, irq, klog, memory, panic, softirq, task, time, timer};
+use crate::{archive, console, cpu, frame, irq, klog, memory, panic, pci, softirq, task, time, timer};
 
 /// Frames of the packet pool: 8 MiB, enough for a card's ring, a server's 256 requests and the
 /// guests' queues with room to spare.
@@ -109,6 +109,7 @@ fn first_task() {
     if let Err(error) = console::start_input() {
         log::error!("no console input: {}", error.to_string());
     }
+    pci::init();
     let first = FIRST.lock().take();
     if let Some(first) = first {
         first();

@@ -61,7 +61,7 @@ impl Transfer {
         if bytes == 0 {
             return Err(TransferError::Empty);
         }
-        if address % 4 != 0 {
+        if !address.is_multiple_of(4) {
             return Err(TransferError::Unaligned { address });
         }
         if bytes > MAX_TRANSFER_BYTES {
