@@ -395,6 +395,8 @@ pub enum InvalidState {
     /// Delivering an interrupt or exception touched memory that is not RAM (a stack
     /// or descriptor table in a device): there is no instruction to emulate.
     DeliveryTouchedDevice { gpa: GuestPhysAddr },
+    /// The guest's own page tables lie outside its RAM.
+    TableOutsideRam { gpa: GuestPhysAddr },
     /// QEMU's TCG saved the HOST's instruction pointer or CR3 as the guest's: a known
     /// fault of that emulator (its cpu_clear_ignne writes CPU 0's flags without a
     /// lock), not of the guest's or ours.
@@ -409,6 +411,9 @@ impl core::fmt::Display for InvalidState {
             InvalidState::EntryRefused => f.write_str("the processor refused the guest's register state"),
             InvalidState::DeliveryTouchedDevice { gpa } => {
                 write!(f, "an interrupt's delivery touched device memory at {gpa}")
+            }
+            InvalidState::TableOutsideRam { gpa } => {
+                write!(f, "the guest's page tables lie outside its memory, at {gpa}")
             }
             InvalidState::EmulatorSavedHostState => f.write_str(
                 "QEMU TCG fault: the emulator saved the host's registers as the guest's \
