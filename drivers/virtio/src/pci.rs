@@ -136,7 +136,7 @@ impl Regions {
 /// Windows are numbered 0 to 5; the rest is reserved (VIRTIO sec 4.1.4). Registers are at most
 /// four bytes wide, and the structures that hold them are aligned to that.
 fn usable(region: Region, least_bytes: u32) -> bool {
-    region.bar <= 5 && region.bytes >= least_bytes && region.offset % 4 == 0
+    region.bar <= 5 && region.bytes >= least_bytes && region.offset.is_multiple_of(4)
 }
 
 /// The device's capabilities cannot be right.

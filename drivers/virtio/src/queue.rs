@@ -260,7 +260,7 @@ impl<M: RingMemory, T> PacketQueue<M, T> {
         let id = self.memory.read_u32(at);
         let written = self.memory.read_u32(at + 4);
         let unknown = QueueFault::UnknownDescriptor { id };
-        if id % 2 != 0 {
+        if !id.is_multiple_of(2) {
             return Err(unknown);
         }
         let slot = u16::try_from(id / 2).map_err(|_| unknown)?;
