@@ -99,11 +99,7 @@ pub enum IdleStep {
 
 /// See [`IdleStep`].
 pub const fn idle_step(reschedule_wanted: bool, queued: usize) -> IdleStep {
-    if reschedule_wanted || queued > 0 {
-        IdleStep::Switch
-    } else {
-        IdleStep::Halt
-    }
+    if reschedule_wanted || queued > 0 { IdleStep::Switch } else { IdleStep::Halt }
 }
 
 /// Whether a task that offers its CPU (`yield_now`) should switch at all. It never yields to
@@ -121,7 +117,7 @@ pub fn next_deadline(tick: Option<u64>, sleeper: Option<u64>, extra: Option<u64>
 }
 
 /// The tasks of one CPU that can run and do not.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RunQueue<T> {
     high: VecDeque<T>,
     normal: VecDeque<T>,
@@ -157,6 +153,11 @@ impl<T> RunQueue<T> {
     /// Takes the next task: the most urgent, and among those the one that waits longest.
     pub fn pop(&mut self) -> Option<T> {
         self.high.pop_front().or_else(|| self.normal.pop_front())
+    }
+
+    /// The waiting tasks in the order in which they will run.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.high.iter().chain(&self.normal)
     }
 
     /// How many tasks wait.
