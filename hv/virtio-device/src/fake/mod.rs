@@ -1,8 +1,10 @@
-//! Guest memory for tests: a vector on the host.
+//! Guest memory for tests: a vector on the host. [`driver`] has a guest to go with it.
 //!
 //! It is made of atomics rather than of a `RefCell`, so that a test may play the guest on a
 //! second thread and race with the device as a real guest's CPU does. It is compiled always,
 //! not only under `cfg(test)`, because other rooms' tests stand on it too.
+
+pub mod driver;
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU16, Ordering};
