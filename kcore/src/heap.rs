@@ -10,7 +10,7 @@ use core::ops::DerefMut;
 use talc::base::Talc;
 use talc::base::binning::Binning;
 use talc::source::Source;
-use talc::sync::TalcLock;
+use talc::TalcLock;
 
 use crate::memory::{self, PAGE_BYTES};
 use crate::sync::RawSpin;

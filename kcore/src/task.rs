@@ -190,7 +190,8 @@ pub fn spawn(
     };
     let stack = arch::paging::alloc_stack(STACK_BYTES, crate::memory::alloc_page)
         .map_err(|_| SpawnError::OutOfMemory)?;
-    let context = Context::new(stack.top(), task_entry, 0);
+    // SAFETY: the stack was made for this task; nobody else knows it.
+    let context = unsafe { Context::new(stack.top(), task_entry, 0) };
     let task = Arc::new(Task {
         id: NEXT_ID.fetch_add(1, Relaxed),
         name: String::from(name),

@@ -13,7 +13,7 @@
 //!   contexts before or after;
 //! - an exception calls `fault(&info)`, which does not return: the kernel has no exception
 //!   that it expects;
-//! - an NMI calls `nmi()` on a stack of its own. It can arrive with any lock held, so the
+//! - an NMI calls `nmi` on a stack of its own. It can arrive with any lock held, so the
 //!   hook may take none. A backtrace from inside the hook continues in what was interrupted.
 //!
 //! The TLB shootdown vector is handled here; hooks never see it.
@@ -197,8 +197,8 @@ pub struct Hooks {
     pub interrupt: fn(vector: u8),
     /// An exception.
     pub fault: fn(&FaultInfo) -> !,
-    /// A non-maskable interrupt.
-    pub nmi: fn(),
+    /// A non-maskable interrupt: RBP and RIP of what it interrupted.
+    pub nmi: fn(frame_pointer: u64, rip: u64),
 }
 
 static HOOKS: Once<Hooks> = Once::new();
@@ -212,7 +212,7 @@ const DEFAULT_HOOKS: Hooks = Hooks {
         let _ = write!(serial::Writer, "\nfault before the kernel's own handler:\n{info}\n");
         cpu::halt_forever()
     },
-    nmi: || (),
+    nmi: |_, _| (),
 };
 
 /// Sets the hooks, once, before interrupts are turned on. A later call changes nothing.
@@ -241,7 +241,7 @@ extern "C" fn dispatch(frame: &mut TrapFrame) {
         // are in service, so neither is acknowledged.
         VECTOR_LEGACY_FIRST..=VECTOR_SPURIOUS => (),
         VECTOR_DEVICE_FIRST.. => (hooks.interrupt)(vector),
-        _ if u64::from(vector) == VECTOR_NMI => (hooks.nmi)(),
+        _ if u64::from(vector) == VECTOR_NMI => (hooks.nmi)(frame.registers.rbp, frame.rip),
         _ => (hooks.fault)(&FaultInfo {
             vector,
             error_code: frame.error_code,
