@@ -1,0 +1,161 @@
+//! The guard: one task per controller that notices silence and lies, and deals with them.
+//!
+//! It sleeps until the oldest outstanding command is due for a look, and not at all while nothing
+//! is outstanding: [`Guard::watch`] wakes it for the first command of a busy spell and is a single
+//! load for all that follow.
+
+use core::fmt;
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release},
+};
+
+use kcore::event::Event;
+use kcore::sync::IrqSpinLock;
+use kcore::time;
+use nvme_protocol::{Verdict, Violation, judge};
+
+use crate::controller::Controller;
+
+/// Why a controller must be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    Violation(Violation),
+    /// CSTS.CFS.
+    Fatal,
+    Gone,
+    /// The oldest command's deadline has passed.
+    Expired,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Violation(violation) => write!(f, "it sent {violation}"),
+            Trouble::Fatal => f.write_str("it reports a fatal error"),
+            Trouble::Gone => f.write_str("it does not answer any more"),
+            Trouble::Expired => f.write_str("a command was not answered in time"),
+        }
+    }
+}
+
+/// What a controller's queues and its guard task share.
+pub struct Guard {
+    wake: Event,
+    /// Whether the guard is going to look at the queues by itself.
+    watching: AtomicBool,
+    violation: IrqSpinLock<Option<Violation>>,
+}
+
+/// Failed transfers are logged this far apart at least.
+const LOG_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Resets in a row without a single command answered in between, before a controller is given up.
+const FRUITLESS_RESETS: u32 = 3;
+
+impl Guard {
+    pub fn new() -> Guard {
+        Guard { wake: Event::new(), watching: AtomicBool::new(false), violation: IrqSpinLock::new(None) }
+    }
+
+    /// Has the guard watch over a command that was just queued. Called after the queue's lock was
+    /// held: a guard that found the queue empty had cleared `watching` before it took the lock, so
+    /// either it saw the command or this sees the cleared flag.
+    pub fn watch(&self) {
+        if !self.watching.load(Acquire) && !self.watching.swap(true, Acquire) {
+            self.wake.signal();
+        }
+    }
+
+    /// The controller contradicted itself. From any context.
+    pub fn report(&self, violation: Violation) {
+        self.violation.lock().get_or_insert(violation);
+        self.wake.signal();
+    }
+
+    /// There is something for the log. From any context.
+    pub fn wake(&self) {
+        self.wake.signal();
+    }
+
+    /// What violations came in while a controller was being reset are part of that trouble.
+    pub fn forget(&self) {
+        *self.violation.lock() = None;
+    }
+}
+
+/// The guard task of a controller. Returns when the controller is no longer used.
+pub fn run(controller: &Controller) {
+    let guard = controller.guard();
+    let mut fruitless = 0;
+    let mut answered = 0;
+    let mut log_after_ns = 0;
+    let mut look_at_ns = None;
+    while !controller.is_finished() {
+        match look_at_ns {
+            None => guard.wake.wait(),
+            Some(ns) => {
+                guard.wake.wait_until(ns);
+            }
+        }
+        let now_ns = time::now_ns();
+        let violation = guard.violation.lock().take();
+        let look = match violation {
+            Some(violation) => Look::Trouble(Trouble::Violation(violation)),
+            None => look(controller, now_ns),
+        };
+        look_at_ns = match look {
+            Look::Again(ns) => ns,
+            Look::Trouble(trouble) => {
+                let progress = controller.answered();
+                fruitless = if progress == answered { fruitless + 1 } else { 1 };
+                answered = progress;
+                controller.recover(trouble, fruitless <= FRUITLESS_RESETS);
+                Some(time::now_ns())
+            }
+        };
+        if now_ns >= log_after_ns {
+            if controller.log_failures() {
+                log_after_ns = now_ns + LOG_INTERVAL_NS;
+            }
+        } else {
+            // Come back for what may have been noted meanwhile.
+            look_at_ns = Some(look_at_ns.map_or(log_after_ns, |ns| ns.min(log_after_ns)));
+        }
+    }
+}
+
+enum Look {
+    /// Nothing is wrong; look again then, or when woken.
+    Again(Option<u64>),
+    Trouble(Trouble),
+}
+
+fn look(controller: &Controller, now_ns: u64) -> Look {
+    let guard = controller.guard();
+    let mut verdict = judge(now_ns, controller.oldest_ns());
+    if verdict == Verdict::Idle {
+        guard.watching.store(false, Release);
+        // Once more under the queues' locks, for a command that came in between: see `watch`.
+        verdict = judge(now_ns, controller.oldest_ns());
+        if verdict == Verdict::Idle {
+            return Look::Again(None);
+        }
+        guard.watching.store(true, Release);
+    }
+    match verdict {
+        Verdict::Idle => Look::Again(None),
+        Verdict::LookAt { ns } => Look::Again(Some(ns)),
+        Verdict::Expired => Look::Trouble(Trouble::Expired),
+        Verdict::Suspect { look_again_ns } => {
+            let status = controller.registers().status();
+            if status.is_gone() {
+                Look::Trouble(Trouble::Gone)
+            } else if status.is_fatal() {
+                Look::Trouble(Trouble::Fatal)
+            } else {
+                Look::Again(Some(look_again_ns))
+            }
+        }
+    }
+}
