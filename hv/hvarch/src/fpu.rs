@@ -22,8 +22,8 @@ use kcore::memory::{OutOfMemory, PAGE_BYTES, PageRun};
 use kcore::sync::IrqSpinLock;
 use raw_cpuid::cpuid;
 use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags};
-use x86_64::registers::debug::{Dr0, Dr1, Dr2, Dr3};
 use x86_64::registers::debug::DebugAddressRegister;
+use x86_64::registers::debug::{Dr0, Dr1, Dr2, Dr3};
 
 const X87: u64 = 1 << 0;
 const SSE: u64 = 1 << 1;

@@ -44,9 +44,9 @@ pub enum Unsupported {
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unsupported::NoVirtualization => f.write_str(
-                "this processor offers no AMD SVM (under QEMU: -cpu max,+svm)",
-            ),
+            Unsupported::NoVirtualization => {
+                f.write_str("this processor offers no AMD SVM (under QEMU: -cpu max,+svm)")
+            }
             Unsupported::DisabledByFirmware => {
                 f.write_str("AMD SVM is switched off by the firmware: enable it in the BIOS setup")
             }

@@ -15,10 +15,12 @@ use x86_64::registers::control::Cr3;
 
 use super::exit;
 use super::host::{self, Asid, EntryPass};
-use super::vmcb::{self, Event, EventKind, Intercept3, Intercept4, TlbControl, VirtualInterrupt, Vmcb, VmcbSegment};
+use super::vmcb::{
+    self, Event, EventKind, Intercept3, Intercept4, TlbControl, VirtualInterrupt, Vmcb, VmcbSegment,
+};
 use super::world;
-use crate::{Doorbell, GuestSpace, VcpuError, fpu};
 use crate::fpu::FpuState;
+use crate::{Doorbell, GuestSpace, VcpuError, fpu};
 
 const EFER_LMA: u64 = 1 << 10;
 const EFER_SVME: u64 = 1 << 12;

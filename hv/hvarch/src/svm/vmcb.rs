@@ -86,10 +86,6 @@ impl VirtualInterrupt {
         Self(Self::MASKING)
     }
 
-    pub const fn task_priority(self) -> u8 {
-        (self.0 & 0xf) as u8
-    }
-
     pub fn set_task_priority(&mut self, priority: u8) {
         self.0 = (self.0 & !Self::TPR_MASK) | u64::from(priority & 0xf);
     }
