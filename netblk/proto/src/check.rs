@@ -197,7 +197,11 @@ fn refuse_short(datagram: &[u8]) -> Refused {
     let mut padded = [0; HEADER_BYTES];
     padded[..datagram.len()].copy_from_slice(datagram);
     match HeaderView::new(&padded) {
-        Ok(view) if view.magic() == MAGIC && view.op() & REPLY_BIT == 0 => {
+        Ok(view)
+            if datagram.len() >= RECOGNISABLE_BYTES
+                && view.magic() == MAGIC
+                && view.op() & REPLY_BIT == 0 =>
+        {
             Refused { fault: Fault::Short, answer: Some(ReplyHeader::echo(&view, Status::BadRequest)) }
         }
         _ => Refused::silently(Fault::Short),
