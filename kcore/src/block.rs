@@ -157,7 +157,9 @@ pub trait Disk: Send + Sync {
         self.submit(io)
     }
 
-    /// Tells the disk of everything queued since the last call: one doorbell.
+    /// Tells the disk of everything queued on this CPU since the last call: one doorbell. A disk
+    /// may have a queue per CPU, so whoever submits also kicks, from the same CPU; tasks, which
+    /// never change theirs, do so by themselves.
     fn kick(&self);
 
     /// Its counters.

@@ -41,6 +41,7 @@ pub fn init(boot: &'static BootInfo) {
     arch::traps::set_hooks(Hooks { interrupt: irq::dispatch, fault: on_fault, nmi: panic::on_nmi });
     arch::apic::init();
     arch::ioapic::init();
+    arch::power::init();
     arch::clock::init();
     arch::apic::timer_calibrate();
     klog::init();

@@ -1,18 +1,69 @@
-//! The kernel's binary.
+//! The kernel's binary: takes the machine from the boot loader and assembles the rooms.
+
 #![no_std]
 #![no_main]
+#![forbid(unsafe_code)]
 
+extern crate alloc;
+
+mod node;
+mod shell;
+
+use announce::Announcement;
 use arch::boot::BootInfo;
-use core::fmt::Write;
+use config::Config;
+use kcore::{archive, selftest, time};
 
-#[unsafe(no_mangle)]
-extern "Rust" fn kernel_main(boot: &'static BootInfo) -> ! {
-    let _ = writeln!(arch::serial::Writer, "nos: booted by {:?}", boot.protocol);
-    arch::cpu::halt_forever()
+use crate::node::Node;
+
+arch::entry!(start);
+
+fn start(boot: &'static BootInfo) -> ! {
+    kcore::init(boot);
+    log::info!("nos {}, booted by {:?}", env!("CARGO_PKG_VERSION"), boot.protocol);
+    kcore::run(first_task)
 }
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    let _ = writeln!(arch::serial::Writer, "{info}");
-    arch::cpu::halt_forever()
+    kcore::panic::panic(format_args!("{info}"), arch::backtrace::frame_pointer() as u64, None)
+}
+
+/// The first task: tests the timers, reads the configuration, assembles the node, serves the shell.
+fn first_task() {
+    check_timers();
+    let config = read_configuration();
+    log::info!("{}", Announcement::ShellReady { at_ms: time::now_ns() / 1_000_000 });
+    let node = Node::assemble(config);
+    log::info!("{}", Announcement::ConfigurationDone { at_ms: time::now_ns() / 1_000_000 });
+    shell::run(&node)
+}
+
+/// The boot self-test: 1 ms sleeps must not take a tick. A node whose timers do not work would
+/// serve everything late, so it does not start.
+fn check_timers() {
+    let results = match selftest::timer() {
+        Ok(results) => results,
+        Err(error) => panic!("the timer self-test could not run: {error}"),
+    };
+    for result in &results {
+        log::debug!("timer self-test: CPU {}: {} us for 1 ms", result.cpu, result.median_ns / 1000);
+    }
+    let slowest = results.iter().map(|result| result.median_ns).max().unwrap_or(0);
+    if results.iter().any(|result| !result.passed()) {
+        panic!("timer self-test failed: a sleep of 1 ms takes {} us", slowest / 1000);
+    }
+    log::info!("timer self-test passed on {} CPUs: 1 ms takes {} us", results.len(), slowest / 1000);
+}
+
+fn read_configuration() -> Config {
+    let Some(file) = archive::file("nos.toml") else {
+        log::warn!("the boot archive has no nos.toml: no guests and no services are configured");
+        return Config::default();
+    };
+    let (config, problems) = config::parse(file);
+    for problem in problems {
+        log::error!("{problem}");
+    }
+    config
 }

@@ -1,0 +1,3 @@
+//! Commands about the guests.
+use super::Command;
+pub(super) const COMMANDS: &[Command] = &[];

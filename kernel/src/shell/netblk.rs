@@ -1,0 +1,3 @@
+//! Commands about the block service.
+use super::Command;
+pub(super) const COMMANDS: &[Command] = &[];
