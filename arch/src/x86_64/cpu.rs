@@ -241,8 +241,10 @@ pub fn enable_and_halt() {
     interrupts::enable_and_hlt();
 }
 
-/// Stops this CPU for good.
+/// Stops this CPU for good. Nobody waits for its answers any more.
 pub fn halt_forever() -> ! {
+    interrupts::disable();
+    AREAS[index()].online.store(false, Ordering::Release);
     loop {
         interrupts::disable();
         halt();

@@ -74,7 +74,7 @@ pub struct Reset {
 }
 
 /// How to switch the machine off and how to reset it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerControl {
     /// What to write for "soft off", from the `\_S5` object.
     pub soft_off: Option<SleepType>,
@@ -90,6 +90,18 @@ pub struct PowerControl {
     pub acpi_enable: Option<(u16, u8)>,
     /// The reset register.
     pub reset: Option<Reset>,
+}
+
+impl PowerControl {
+    /// Of a machine that tells nothing.
+    pub const NONE: Self = Self {
+        soft_off: None,
+        pm1a_control: None,
+        pm1b_control: None,
+        sleep_control: None,
+        acpi_enable: None,
+        reset: None,
+    };
 }
 
 /// The register block at `extended` where there is one, else the port at `legacy`.

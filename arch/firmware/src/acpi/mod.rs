@@ -35,7 +35,7 @@ pub const MAX_ECAM_REGIONS: usize = 8;
 const MAX_TABLES: usize = 256;
 
 /// What the tables say. Whatever a machine lacks is empty or `None`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct AcpiInfo {
     /// APIC identifiers of the CPUs that can be started, in the table's order, each once.
     pub cpus: ArrayVec<u32, MAX_CPUS>,
@@ -59,6 +59,23 @@ pub struct AcpiInfo {
     pub power: PowerControl,
     /// Signatures of tables that were there but cannot be used.
     pub rejected: ArrayVec<[u8; 4], 8>,
+}
+
+impl AcpiInfo {
+    /// What a machine without ACPI tells.
+    pub const NONE: Self = Self {
+        cpus: ArrayVec::new_const(),
+        cpus_ignored: 0,
+        local_apic: None,
+        has_legacy_pics: true,
+        io_apics: ArrayVec::new_const(),
+        overrides: ArrayVec::new_const(),
+        timer: None,
+        hpet: None,
+        ecam: ArrayVec::new_const(),
+        power: PowerControl::NONE,
+        rejected: ArrayVec::new_const(),
+    };
 }
 
 /// Memory-mapped PCI configuration space of some buses of one segment (PCI Firmware
@@ -97,7 +114,7 @@ pub fn read(memory: &dyn PhysicalMemory, rsdp: Option<PhysAddr>) -> Result<AcpiI
     let rsdp = rsdp.or_else(|| find_root_pointer(memory)).ok_or(AcpiError::NoRootPointer)?;
     let root = RootTable::locate(memory, rsdp)?;
 
-    let mut info = AcpiInfo::default();
+    let mut info = AcpiInfo::NONE;
     let mut sleep_type = None;
     for address in root.addresses() {
         match Table::read(memory, address) {

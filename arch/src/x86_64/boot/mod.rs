@@ -14,7 +14,8 @@
 //! per-CPU area, the descriptor tables and default trap hooks in place, interrupts off, and
 //! the first 4 GiB of physical memory mapped writable and executable at 0 and in the direct
 //! map. Nothing of the loader's own structures is needed any more: the map and the command
-//! line are copied, the archive stays where it is. [`super::start`] goes on from there.
+//! line are copied, the archive stays where it is. The order of what comes next is in
+//! [`crate::x86_64`].
 //!
 //! # The memory map that is handed up
 //! See [`firmware::memory`]. [`MemoryKind::Usable`] leaves out the kernel image (with the
@@ -122,12 +123,9 @@ unsafe extern "Rust" {
 }
 
 macro_rules! address_of {
-    ($symbol:ident) => {{
-        // SAFETY: only the address of the linker's symbol is taken, nothing is read.
-        #[allow(unused_unsafe)]
-        let pointer = unsafe { &raw const $symbol };
-        pointer.expose_provenance()
-    }};
+    ($symbol:ident) => {
+        (&raw const $symbol).expose_provenance()
+    };
 }
 
 /// The kernel's code.
@@ -184,6 +182,16 @@ impl PhysicalMemory for EarlyMemory {
 }
 
 static BOOT_INFO: Once<BootInfo> = Once::new();
+
+/// What `kernel_main` was given.
+pub(super) fn information() -> Option<&'static BootInfo> {
+    BOOT_INFO.get()
+}
+
+/// The time-stamp counter at the kernel's first instructions.
+pub(super) fn start_tsc() -> u64 {
+    BOOT_INFO.get().map_or(0, |boot| boot.start_tsc)
+}
 
 /// Where entry.s arrives.
 ///

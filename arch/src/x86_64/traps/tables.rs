@@ -144,8 +144,7 @@ pub unsafe fn load(cpu: usize, stacks: &IstStacks) {
 }
 
 fn fill(table: &mut InterruptTable) {
-    // SAFETY: the symbol is the array that stubs.s defines; only its address is taken.
-    let stubs = unsafe { &raw const trap_stubs } as u64;
+    let stubs = (&raw const trap_stubs).expose_provenance() as u64;
     for (vector, gate) in table.0.iter_mut().enumerate() {
         let ist = match vector {
             VECTOR_NMI => 1,
