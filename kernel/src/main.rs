@@ -34,6 +34,7 @@ fn first_task() {
     check_timers();
     let config = read_configuration();
     log::info!("{}", Announcement::ShellReady { at_ms: time::now_ns() / 1_000_000 });
+    Node::start_drivers();
     let node = Node::assemble(config);
     log::info!("{}", Announcement::ConfigurationDone { at_ms: time::now_ns() / 1_000_000 });
     shell::run(&node)

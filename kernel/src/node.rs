@@ -5,12 +5,22 @@ use alloc::vec::Vec;
 
 use config::Config;
 
+/// The CPU that takes the network cards' interrupts, and so runs their softirqs and the node's stack.
+const NIC_CPU: usize = 0;
+
 /// What the node is made of.
 pub struct Node {
     config: Config,
 }
 
 impl Node {
+    /// Starts the drivers of everything that the machine has.
+    pub fn start_drivers() {
+        virtio_net::probe(NIC_CPU);
+        nvme::probe();
+        partition_disk::register_all();
+    }
+
     /// Assembles the node from its configuration. What cannot be had is said, and left out.
     pub fn assemble(config: Config) -> Node {
         Node { config }
@@ -22,5 +32,7 @@ impl Node {
     }
 
     /// Stops guests and services, before the machine goes off.
-    pub fn stop_everything(&self) {}
+    pub fn stop_everything(&self) {
+        nvme::shut_down();
+    }
 }
