@@ -1,0 +1,341 @@
+//! The machine that a node runs on, under QEMU.
+//!
+//! A q35 board with an NVMe disk, one network card, and a serial port that is a UNIX socket. Everything else that QEMU
+//! would add by itself is left out. Guests of the node need AMD's SVM, which QEMU's own translator (TCG) emulates, with
+//! nested paging; KVM is taken only where it can nest.
+
+use std::fs;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+pub const PROGRAM: &str = "qemu-system-x86_64";
+
+/// Who executes the machine's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Accelerator {
+    /// KVM if it can nest, else TCG.
+    Auto,
+    Tcg,
+    Kvm,
+}
+
+/// The model of the network card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Nic {
+    Virtio,
+    /// Intel 82576.
+    Igb,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+/// A port of the host's loopback that leads to a port of the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostForward {
+    pub protocol: Protocol,
+    pub host_port: u16,
+    pub node_port: u16,
+}
+
+/// What the network card's cable leads to.
+#[derive(Debug, Clone)]
+pub enum Uplink {
+    /// QEMU's user-mode network: 10.0.2.0/24, DHCP, no root. The node is reachable through forwards only.
+    User { forwards: Vec<HostForward> },
+    /// Ethernet frames as datagrams: `local` is QEMU's socket, `remote` the other end's.
+    Frames { local: PathBuf, remote: PathBuf },
+}
+
+/// What QEMU's firmware finds to boot.
+#[derive(Debug, Clone)]
+pub enum Boot {
+    /// The kernel's ELF by its PVH note, with the boot archive.
+    Direct { kernel: PathBuf, archive: Option<PathBuf>, command_line: String },
+    /// A GRUB image by the firmware.
+    Iso { image: PathBuf, firmware: Firmware },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Firmware {
+    SeaBios,
+    Ovmf,
+}
+
+/// A fault that the disk has: commands that touch the sector fail.
+#[derive(Debug, Clone, Copy)]
+pub struct DiskFault {
+    pub on_write: bool,
+    pub sector: u64,
+}
+
+/// A machine, as it is to be started.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub name: String,
+    pub cpus: u32,
+    pub memory_mib: u64,
+    pub accelerator: Accelerator,
+    pub boot: Boot,
+    /// None: a machine without a disk.
+    pub disk: Option<PathBuf>,
+    pub disk_faults: Vec<DiskFault>,
+    pub disk_read_only: bool,
+    pub sector_bytes: u32,
+    pub nic: Nic,
+    pub uplink: Uplink,
+    /// The folder for sockets, logs and the pid file; relative, because a socket's path must be short.
+    pub folder: PathBuf,
+}
+
+/// The files of a running machine, in its folder.
+pub const CONSOLE_SOCKET: &str = "console.sock";
+pub const CONSOLE_LOG: &str = "console.log";
+pub const QMP_SOCKET: &str = "qmp.sock";
+pub const PID_FILE: &str = "qemu.pid";
+pub const QEMU_LOG: &str = "qemu.log";
+
+impl Machine {
+    /// A machine of the usual size that boots `boot`.
+    pub fn new(name: &str, folder: PathBuf, boot: Boot) -> Self {
+        Machine {
+            name: name.to_owned(),
+            cpus: 4,
+            memory_mib: 1024,
+            accelerator: Accelerator::Auto,
+            boot,
+            disk: None,
+            disk_faults: Vec::new(),
+            disk_read_only: false,
+            sector_bytes: 512,
+            nic: Nic::Virtio,
+            uplink: Uplink::User { forwards: Vec::new() },
+            folder,
+        }
+    }
+
+    /// Starts it. QEMU holds the machine still until somebody has connected to the console, so nothing that is
+    /// printed is lost.
+    pub fn start(&self, lifetime: Lifetime) -> Result<Child> {
+        fs::create_dir_all(&self.folder).with_context(|| format!("creating {}", self.folder.display()))?;
+        for file in [CONSOLE_SOCKET, CONSOLE_LOG, QMP_SOCKET, PID_FILE, QEMU_LOG] {
+            crate::workspace::remove(&self.folder.join(file));
+        }
+        let log = File::create(self.folder.join(QEMU_LOG)).context("creating QEMU's log")?;
+        let mut command = match lifetime {
+            // The kernel ends QEMU when the thread that started it ends, whatever the reason.
+            Lifetime::OfThisThread => {
+                let mut command = Command::new("setpriv");
+                command.args(["--pdeathsig", "KILL", PROGRAM]);
+                command
+            }
+            // A session of its own: the terminal's Ctrl-C and hang-up are not for it.
+            Lifetime::Own => {
+                let mut command = Command::new("setsid");
+                command.arg(PROGRAM);
+                command
+            }
+        };
+        command.args(self.arguments()?);
+        command.stdin(Stdio::null()).stdout(log.try_clone().context("sharing QEMU's log")?).stderr(log);
+        command.spawn().with_context(|| format!("starting {}", crate::run::show(&command)))
+    }
+
+    /// QEMU's arguments.
+    pub fn arguments(&self) -> Result<Vec<String>> {
+        let mut arguments = Arguments::default();
+        arguments.flag("-no-user-config").flag("-nodefaults");
+        arguments.option("-name", format!("nos-{}", self.name));
+        arguments.option("-machine", "q35");
+        match self.accelerator {
+            Accelerator::Kvm => arguments.option("-accel", "kvm").option("-cpu", "host"),
+            Accelerator::Auto if kvm_is_usable() => arguments.option("-accel", "kvm").option("-cpu", "host"),
+            Accelerator::Auto | Accelerator::Tcg => {
+                arguments.option("-accel", "tcg,thread=multi").option("-cpu", "max,+svm")
+            }
+        };
+        arguments.option("-smp", self.cpus.to_string()).option("-m", format!("{}M", self.memory_mib));
+        arguments.option("-display", "none");
+        let file = |name: &str| escape(&self.folder.join(name));
+        arguments.option(
+            "-chardev",
+            format!(
+                "socket,id=console,path={},server=on,wait=on,logfile={}",
+                file(CONSOLE_SOCKET)?,
+                file(CONSOLE_LOG)?
+            ),
+        );
+        arguments.option("-serial", "chardev:console");
+        arguments.option("-qmp", format!("unix:{},server=on,wait=off", file(QMP_SOCKET)?));
+        // Absolute, so that `down` can tell our QEMU by it wherever it was started.
+        let pid_file =
+            std::path::absolute(self.folder.join(PID_FILE)).context("finding the node's folder")?;
+        arguments.option("-pidfile", pid_file.display().to_string());
+        match &self.boot {
+            Boot::Direct { kernel, archive, command_line } => {
+                arguments.option("-kernel", kernel.display().to_string());
+                if let Some(archive) = archive {
+                    arguments.option("-initrd", archive.display().to_string());
+                }
+                if !command_line.is_empty() {
+                    arguments.option("-append", command_line.clone());
+                }
+            }
+            Boot::Iso { image, firmware } => {
+                if *firmware == Firmware::Ovmf {
+                    arguments.option("-bios", ovmf()?.display().to_string());
+                }
+                arguments.option(
+                    "-drive",
+                    format!("if=none,id=iso,media=cdrom,readonly=on,format=raw,file={}", escape(image)?),
+                );
+                arguments.option("-device", "ide-cd,drive=iso,bootindex=0");
+            }
+        }
+        if let Some(disk) = &self.disk {
+            self.disk_arguments(disk, &mut arguments)?;
+        }
+        self.network_arguments(&mut arguments)?;
+        Ok(arguments.words)
+    }
+
+    fn disk_arguments(&self, disk: &Path, arguments: &mut Arguments) -> Result<()> {
+        let read_only = if self.disk_read_only { "on" } else { "off" };
+        // blkdebug passes everything through but what it is told to fail; a running machine can be given breakpoints.
+        let mut drive =
+            format!("if=none,id=disk0,format=raw,readonly={read_only},discard=unmap,file.driver=blkdebug");
+        drive.push_str(&format!(",file.image.driver=file,file.image.filename={}", escape(disk)?));
+        for (number, fault) in self.disk_faults.iter().enumerate() {
+            let event = if fault.on_write { "write_aio" } else { "read_aio" };
+            drive.push_str(&format!(
+                ",file.inject-error.{number}.event={event},file.inject-error.{number}.errno=5,file.inject-error.{number}.sector={}",
+                fault.sector
+            ));
+        }
+        // The faults' error is for the guest, not for a stop of the machine.
+        arguments.option("-drive", drive);
+        let sector = self.sector_bytes;
+        arguments.option(
+            "-device",
+            format!("nvme,id=nvme0,serial=nos-{},drive=disk0,logical_block_size={sector},physical_block_size={sector}", self.name),
+        );
+        Ok(())
+    }
+
+    fn network_arguments(&self, arguments: &mut Arguments) -> Result<()> {
+        let mut netdev = match &self.uplink {
+            Uplink::User { .. } => "user,id=uplink".to_owned(),
+            Uplink::Frames { local, remote } => format!(
+                "dgram,id=uplink,local.type=unix,local.path={},remote.type=unix,remote.path={}",
+                escape(local)?,
+                escape(remote)?
+            ),
+        };
+        if let Uplink::User { forwards } = &self.uplink {
+            for forward in forwards {
+                let protocol = match forward.protocol {
+                    Protocol::Tcp => "tcp",
+                    Protocol::Udp => "udp",
+                };
+                netdev.push_str(&format!(
+                    ",hostfwd={protocol}:127.0.0.1:{}-:{}",
+                    forward.host_port, forward.node_port
+                ));
+            }
+        }
+        arguments.option("-netdev", netdev);
+        // No boot from the network: an empty romfile keeps the card's firmware out.
+        let device = match self.nic {
+            Nic::Virtio => "virtio-net-pci,netdev=uplink,romfile=",
+            Nic::Igb => "igb,netdev=uplink,romfile=",
+        };
+        arguments.option("-device", device);
+        Ok(())
+    }
+}
+
+/// When a QEMU has to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lifetime {
+    /// With the thread that starts it.
+    OfThisThread,
+    /// When it is told to.
+    Own,
+}
+
+#[derive(Default)]
+struct Arguments {
+    words: Vec<String>,
+}
+
+impl Arguments {
+    fn flag(&mut self, flag: &str) -> &mut Self {
+        self.words.push(flag.to_owned());
+        self
+    }
+
+    fn option(&mut self, option: &str, value: impl Into<String>) -> &mut Self {
+        self.words.extend([option.to_owned(), value.into()]);
+        self
+    }
+}
+
+/// A path inside one of QEMU's comma-separated lists: a comma is doubled.
+fn escape(path: &Path) -> Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    Ok(text.replace(',', ",,"))
+}
+
+fn ovmf() -> Result<PathBuf> {
+    let places = ["/usr/share/ovmf/OVMF.fd", "/usr/share/OVMF/OVMF.fd", "/usr/share/edk2/ovmf/OVMF.fd"];
+    match places.iter().map(Path::new).find(|path| path.is_file()) {
+        Some(path) => Ok(path.to_path_buf()),
+        None => bail!("no OVMF firmware found; looked in {}", places.join(", ")),
+    }
+}
+
+/// KVM is of use only if it lets guests have guests, and if this user may open it. /dev/kvm alone says nothing of the
+/// first: inside a virtual machine it may be there and interpret every kernel instruction.
+pub fn kvm_is_usable() -> bool {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let module = if flags.split(' ').any(|flag| flag == "svm") {
+        "kvm_amd"
+    } else if flags.split(' ').any(|flag| flag == "vmx") {
+        "kvm_intel"
+    } else {
+        return false;
+    };
+    let nested = fs::read_to_string(format!("/sys/module/{module}/parameters/nested")).unwrap_or_default();
+    matches!(nested.trim(), "1" | "Y") && File::options().read(true).write(true).open("/dev/kvm").is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        let boot =
+            Boot::Direct { kernel: "k".into(), archive: Some("a".into()), command_line: String::new() };
+        Machine::new("x", "target/nos/x".into(), boot)
+    }
+
+    #[test]
+    fn forwards_and_faults_reach_the_command_line() {
+        let mut machine = machine();
+        machine.disk = Some("a,b".into());
+        machine.disk_faults = vec![DiskFault { on_write: false, sector: 7 }];
+        let forward = HostForward { protocol: Protocol::Udp, host_port: 1, node_port: 2 };
+        machine.uplink = Uplink::User { forwards: vec![forward] };
+        let words = machine.arguments().unwrap().join(" ");
+        assert!(words.contains("file.image.filename=a,,b"), "{words}");
+        assert!(words.contains("file.inject-error.0.event=read_aio"), "{words}");
+        assert!(words.contains("user,id=uplink,hostfwd=udp:127.0.0.1:1-:2"), "{words}");
+    }
+}
