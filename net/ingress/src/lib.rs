@@ -15,11 +15,13 @@
 #![forbid(unsafe_code)]
 
 mod classify;
+mod dhcp;
 mod drop_reason;
 mod interface;
 mod neighbours;
 
 pub use classify::{Class, IcmpMeta, UdpMeta, classify, verify_udp_checksum};
+pub use dhcp::dhcp_lease_seconds;
 pub use drop_reason::DropReason;
 pub use interface::{Interface, Subnet};
 pub use neighbours::{Action, Neighbour, Neighbours, Resolution};

@@ -1,7 +1,10 @@
 //! ICMP for IPv4 (RFC 792): any message as a view, echo as a representation.
 
+use core::net::Ipv4Addr;
+
 use crate::checksum::Accumulator;
 use crate::error::{Layer, Malformed};
+use crate::ipv4::{IpProtocol, Ipv4Header};
 
 /// ICMP types that the node knows by name.
 pub mod icmp_type {
@@ -53,6 +56,56 @@ impl<'a> IcmpMessage<'a> {
     /// Whether the checksum holds. Reads the whole payload.
     pub fn verify_checksum(&self) -> bool {
         Accumulator::new().add_bytes(self.header).add_bytes(self.payload).sum() == 0xffff
+    }
+}
+
+/// Bytes of the transport header that an ICMP error quotes: ports, or an echo's identifier.
+const QUOTED_BYTES: usize = 8;
+
+/// The head of a packet, quoted by the ICMP error about it: the IPv4 header and the first 8 bytes
+/// behind it, all that RFC 792 promises. Its length fields speak of what was sent, not of what is
+/// quoted, so this is no [`crate::Ipv4Packet`].
+#[derive(Clone, Copy, Debug)]
+pub struct QuotedPacket<'a> {
+    header: &'a [u8; Ipv4Header::LEN],
+    transport_start: &'a [u8; QUOTED_BYTES],
+}
+
+impl<'a> QuotedPacket<'a> {
+    /// Checks the payload of an ICMP error.
+    pub fn check(bytes: &'a [u8]) -> Result<QuotedPacket<'a>, Malformed> {
+        let too_short = |needs| Malformed::TooShort { layer: Layer::Icmp, needs, has: bytes.len() };
+        let least = Ipv4Header::LEN + QUOTED_BYTES;
+        let header: &[u8; Ipv4Header::LEN] = bytes.first_chunk().ok_or(too_short(least))?;
+        if header[0] >> 4 != 4 {
+            return Err(Malformed::Version { found: header[0] >> 4 });
+        }
+        let claims = usize::from(header[0] & 0x0f) * 4;
+        if claims < Ipv4Header::LEN {
+            return Err(Malformed::LengthBelowHeader { layer: Layer::Ipv4, claims, header: Ipv4Header::LEN });
+        }
+        let rest = bytes.get(claims..).and_then(|rest| rest.first_chunk());
+        let transport_start = rest.ok_or(too_short(claims + QUOTED_BYTES))?;
+        Ok(QuotedPacket { header, transport_start })
+    }
+
+    pub fn source(&self) -> Ipv4Addr {
+        let h = self.header;
+        Ipv4Addr::new(h[12], h[13], h[14], h[15])
+    }
+
+    pub fn destination(&self) -> Ipv4Addr {
+        let h = self.header;
+        Ipv4Addr::new(h[16], h[17], h[18], h[19])
+    }
+
+    pub fn protocol(&self) -> IpProtocol {
+        IpProtocol(self.header[9])
+    }
+
+    /// The first bytes of the transport header.
+    pub fn transport_start(&self) -> &'a [u8; QUOTED_BYTES] {
+        self.transport_start
     }
 }
 

@@ -48,7 +48,7 @@ pub use core::net::{Ipv4Addr, SocketAddrV4};
 pub use error::{Layer, Malformed, PayloadTooLong};
 pub use ethernet::{EtherType, EthernetFrame, EthernetHeader, MacAddr, set_ethernet_addresses};
 pub use flow::{FlowError, FlowMut, Transport};
-pub use icmp::{EchoKind, IcmpEcho, IcmpMessage, icmp_type};
+pub use icmp::{EchoKind, IcmpEcho, IcmpMessage, QuotedPacket, icmp_type};
 pub use ipv4::{IpProtocol, Ipv4Header, Ipv4Packet};
 pub use tcp::{TcpFlags, TcpHeader, TcpSegment};
 pub use udp::{UdpDatagram, UdpHeader, UdpHeaders};

@@ -47,6 +47,9 @@ fn read_transport(bytes: &[u8]) {
     if let Ok(tcp) = TcpSegment::check(bytes) {
         let _ = (TcpHeader::parse(&tcp), tcp.verify_checksum(a, b), tcp.options());
     }
+    if let Ok(quoted) = QuotedPacket::check(bytes) {
+        let _ = (quoted.source(), quoted.destination(), quoted.protocol(), quoted.transport_start());
+    }
     if let Ok(icmp) = IcmpMessage::check(bytes) {
         let _ = (IcmpEcho::parse(&icmp), icmp.verify_checksum());
     }
@@ -281,4 +284,14 @@ fn too_long_a_payload_is_refused() {
         UdpHeader::new(1, 2, 65508).unwrap_err().to_string(),
         "UDP: a payload of 65508 bytes, at most 65507 fit the length field"
     );
+}
+
+#[test]
+fn an_icmp_error_quotes_less_than_the_packet_claims() {
+    let (from, to) = (Ipv4Addr::new(10, 0, 2, 15), Ipv4Addr::new(192, 0, 2, 1));
+    let packet = ipv4_packet(from, to, IpProtocol::UDP, &[7; 400]);
+    let quoted = QuotedPacket::check(&packet[..28]).unwrap();
+    assert_eq!((quoted.source(), quoted.destination()), (from, to));
+    assert_eq!((quoted.protocol(), quoted.transport_start()), (IpProtocol::UDP, &[7; 8]));
+    assert!(QuotedPacket::check(&packet[..27]).is_err());
 }
