@@ -12,7 +12,7 @@ mod shell;
 use announce::Announcement;
 use arch::boot::BootInfo;
 use config::Config;
-use kcore::{archive, selftest, time};
+use kcore::{archive, selftest};
 
 use crate::node::Node;
 
@@ -33,10 +33,10 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
 fn first_task() {
     check_timers();
     let config = read_configuration();
-    log::info!("{}", Announcement::ShellReady { at_ms: time::now_ns() / 1_000_000 });
+    log::info!("{}", Announcement::ShellReady { at_ms: node::now_ms() });
     Node::start_drivers();
     let node = Node::assemble(config);
-    log::info!("{}", Announcement::ConfigurationDone { at_ms: time::now_ns() / 1_000_000 });
+    log::info!("{}", Announcement::ConfigurationDone { at_ms: node::now_ms() });
     shell::run(&node)
 }
 

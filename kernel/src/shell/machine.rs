@@ -14,9 +14,9 @@ pub(super) const COMMANDS: &[Command] = &[PS, CPU, UPTIME, DMESG, MEM, PCI, IRQS
 const PS: Command = Command { name: "ps", usage: "", help: "every task, its CPU and its time", run: ps };
 const CPU: Command =
     Command { name: "cpu", usage: "", help: "every CPU: how busy, its interrupts and switches", run: cpus };
-const UPTIME: Command =
-    Command { name: "uptime", usage: "", help: "how long the node has run", run: uptime };
-const DMESG: Command = Command { name: "dmesg", usage: "", help: "the log, debug lines included", run: dmesg };
+const UPTIME: Command = Command { name: "uptime", usage: "", help: "how long the node has run", run: uptime };
+const DMESG: Command =
+    Command { name: "dmesg", usage: "", help: "the log, debug lines included", run: dmesg };
 const MEM: Command = Command { name: "mem", usage: "", help: "memory, heap and packet frames", run: mem };
 const PCI: Command = Command { name: "pci", usage: "", help: "every PCI function", run: pci_functions };
 const IRQSTAT: Command =
@@ -56,7 +56,13 @@ fn cpus(_node: &Node, arguments: &[&str]) -> Done {
     let tasks = task::list();
     say!(
         "{:>3} {:>6} {:>11} {:>9} {:>9} {:>11} {:>10}",
-        "CPU", "BUSY", "INTERRUPTS", "TIMER", "TICKS", "RESCHEDULE", "SWITCHES"
+        "CPU",
+        "BUSY",
+        "INTERRUPTS",
+        "TIMER",
+        "TICKS",
+        "RESCHEDULE",
+        "SWITCHES"
     );
     for cpu in 0..cpu::count() {
         let idle_ns: u64 = tasks
@@ -103,7 +109,10 @@ fn mem(_node: &Node, arguments: &[&str]) -> Done {
     let pool = frame::pool_stats();
     say!(
         "frames  {} of {} free, {} at the lowest, {} wanted in vain",
-        pool.free, pool.total, pool.low_water, pool.alloc_failures
+        pool.free,
+        pool.total,
+        pool.low_water,
+        pool.alloc_failures
     );
     Ok(())
 }
@@ -113,7 +122,12 @@ fn pci_functions(_node: &Node, arguments: &[&str]) -> Done {
     for device in pci::devices() {
         say!(
             "{}  {:04x}:{:04x}  class {:02x}.{:02x}.{:02x}",
-            device.address, device.vendor, device.device, device.class, device.subclass, device.prog_if
+            device.address,
+            device.vendor,
+            device.device,
+            device.class,
+            device.subclass,
+            device.prog_if
         );
     }
     Ok(())

@@ -52,14 +52,8 @@ const HELP: Command =
     Command { name: "help", usage: "[COMMAND]", help: "this list, or what one command takes", run: help };
 
 /// Every command, in the order in which `help` shows them.
-static COMMANDS: &[&[Command]] = &[
-    &[HELP],
-    machine::COMMANDS,
-    devices::COMMANDS,
-    guests::COMMANDS,
-    netblk::COMMANDS,
-    power::COMMANDS,
-];
+static COMMANDS: &[&[Command]] =
+    &[&[HELP], machine::COMMANDS, devices::COMMANDS, guests::COMMANDS, netblk::COMMANDS, power::COMMANDS];
 
 fn commands() -> impl Iterator<Item = &'static Command> {
     COMMANDS.iter().copied().flatten()
@@ -121,7 +115,9 @@ pub fn run(node: &Node) -> ! {
         screen.clear();
         match outcome {
             Outcome::Line(line) => run_line(node, &line),
-            Outcome::EndOfInput => say!("The shell is the node's own and does not end; `poweroff` ends the node."),
+            Outcome::EndOfInput => {
+                say!("The shell is the node's own and does not end; `poweroff` ends the node.")
+            }
             Outcome::Editing | Outcome::Interrupted => {}
         }
         editor.prompt(&mut screen);

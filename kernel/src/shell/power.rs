@@ -5,8 +5,12 @@ use crate::node::Node;
 
 pub(super) const COMMANDS: &[Command] = &[POWEROFF, REBOOT];
 
-const POWEROFF: Command =
-    Command { name: "poweroff", usage: "", help: "stops the guests and turns the machine off", run: poweroff };
+const POWEROFF: Command = Command {
+    name: "poweroff",
+    usage: "",
+    help: "stops the guests and turns the machine off",
+    run: poweroff,
+};
 const REBOOT: Command =
     Command { name: "reboot", usage: "", help: "stops the guests and starts the machine again", run: reboot };
 
