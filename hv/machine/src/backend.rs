@@ -190,7 +190,8 @@ pub struct SystemState {
 impl SystemState {
     /// The state after INIT (SDM vol. 3 table 10-1), CS at the reset vector.
     pub const RESET: SystemState = {
-        let data = Segment { selector: 0, attributes: SegmentAttributes::DATA_16, limit_bytes: 0xffff, base: 0 };
+        let data =
+            Segment { selector: 0, attributes: SegmentAttributes::DATA_16, limit_bytes: 0xffff, base: 0 };
         SystemState {
             cr0: 0x10,
             cr2: 0,
@@ -209,7 +210,12 @@ impl SystemState {
             ds: data,
             fs: data,
             gs: data,
-            task: Segment { selector: 0, attributes: SegmentAttributes::TASK_BUSY, limit_bytes: 0xffff, base: 0 },
+            task: Segment {
+                selector: 0,
+                attributes: SegmentAttributes::TASK_BUSY,
+                limit_bytes: 0xffff,
+                base: 0,
+            },
             local_table: Segment {
                 selector: 0,
                 attributes: SegmentAttributes::LOCAL_TABLE,
@@ -350,26 +356,55 @@ pub enum MmioAccess {
 pub enum Exit {
     Io(IoExit),
     /// Leaf in EAX, sub-leaf in ECX.
-    Cpuid { length: u8 },
+    Cpuid {
+        length: u8,
+    },
     /// The answer goes into EDX:EAX, or #GP.
-    MsrRead { index: u32, length: u8 },
-    MsrWrite { index: u32, value: u64, length: u8 },
-    Hlt { length: u8 },
+    MsrRead {
+        index: u32,
+        length: u8,
+    },
+    MsrWrite {
+        index: u32,
+        value: u64,
+        length: u8,
+    },
+    Hlt {
+        length: u8,
+    },
     /// An access to guest-physical memory that the nested tables do not map. The
     /// machine decodes the instruction ([`Vcpu::instruction`]).
-    Mmio { gpa: GuestPhysAddr, access: MmioAccess },
+    Mmio {
+        gpa: GuestPhysAddr,
+        access: MmioAccess,
+    },
     /// XSETBV: the machine checks and answers by [`Vcpu::set_xcr0`] or #GP.
-    Xsetbv { index: u32, value: u64, length: u8 },
+    Xsetbv {
+        index: u32,
+        value: u64,
+        length: u8,
+    },
     /// MOV to CR8: the local APIC's task priority (bits 3:0 of `value`).
-    TaskPriority { value: u64, length: u8 },
+    TaskPriority {
+        value: u64,
+        length: u8,
+    },
     /// INVD or WBINVD: caches are coherent, nothing to do.
-    CacheFlush { length: u8 },
-    Pause { length: u8 },
+    CacheFlush {
+        length: u8,
+    },
+    Pause {
+        length: u8,
+    },
     /// VMMCALL or VMCALL.
-    Hypercall { length: u8 },
+    Hypercall {
+        length: u8,
+    },
     /// An instruction that this machine does not offer (SVM's own, MONITOR, RDPMC,
     /// ...): inject this. RIP stays.
-    Refused { answer: Injection },
+    Refused {
+        answer: Injection,
+    },
     /// The guest now accepts the interrupt (or NMI) that `more_pending` announced.
     InterruptWindow,
     /// The host's own business: an interrupt, the doorbell, or a deadline that passed
@@ -377,14 +412,22 @@ pub enum Exit {
     HostInterrupt,
     /// An exception that the backend watches (#DB, #AC: their nesting can lock up a
     /// processor) and has put back for the next entry by itself.
-    Reflected { vector: u8 },
+    Reflected {
+        vector: u8,
+    },
     /// Triple fault: the guest is gone.
     Shutdown,
     /// The processor refused the guest's state, or the state cannot be trusted. The
     /// guest must be stopped.
-    Invalid { reason: InvalidState },
+    Invalid {
+        reason: InvalidState,
+    },
     /// A code that this backend does not know, in the processor's own numbering.
-    Other { code: u64, info1: u64, info2: u64 },
+    Other {
+        code: u64,
+        info1: u64,
+        info2: u64,
+    },
 }
 
 /// Why a guest's state is beyond use.

@@ -262,14 +262,8 @@ mod tests {
         ram.write(GuestPhysAddr::new(0x1000), &(0x2000u32 | 7).to_le_bytes()).unwrap();
         ram.write(GuestPhysAddr::new(0x2004), &(0x3000u32 | 7).to_le_bytes()).unwrap();
         ram.write(GuestPhysAddr::new(0x1004), &(0x0080_0000u32 | 0x87).to_le_bytes()).unwrap();
-        assert_eq!(
-            translate(&ram, &paging, 0x1abc, WalkAccess::Write),
-            Ok(GuestPhysAddr::new(0x3abc))
-        );
-        assert_eq!(
-            translate(&ram, &paging, 0x41_1abc, WalkAccess::Write),
-            Ok(GuestPhysAddr::new(0x81_1abc))
-        );
+        assert_eq!(translate(&ram, &paging, 0x1abc, WalkAccess::Write), Ok(GuestPhysAddr::new(0x3abc)));
+        assert_eq!(translate(&ram, &paging, 0x41_1abc, WalkAccess::Write), Ok(GuestPhysAddr::new(0x81_1abc)));
     }
 
     #[test]
