@@ -118,7 +118,8 @@ fn host_bridge() -> ConfigSpace {
 pub struct PciBus {
     address: u32,
     bridge: ConfigSpace,
-    functions: [Option<VirtioFunction>; SLOTS],
+    /// Boxed, so that a board can be moved on a kernel's small stack.
+    functions: [Option<Box<VirtioFunction>>; SLOTS],
     /// I/O APIC pins and ISA lines as last driven.
     pins: u8,
     lines: [bool; 2],
@@ -157,7 +158,7 @@ impl PciBus {
         let Some(slot) = (1..SLOTS).find(|&slot| self.functions[slot].is_none()) else {
             return Err(endpoint);
         };
-        self.functions[slot] = Some(VirtioFunction::new(slot, identity, endpoint));
+        self.functions[slot] = Some(Box::new(VirtioFunction::new(slot, identity, endpoint)));
         Ok(slot)
     }
 
@@ -216,7 +217,7 @@ impl PciBus {
     pub fn poll_lines(&mut self, mut changed: impl FnMut(LineChange)) {
         let (mut pins, mut lines) = (0u8, [false; 2]);
         for (slot, function) in self.functions.iter().enumerate() {
-            if function.as_ref().is_some_and(VirtioFunction::interrupt_line) {
+            if function.as_ref().is_some_and(|function| function.interrupt_line()) {
                 pins |= 1 << (slot % 8);
                 lines[slot % 2] = true;
             }
