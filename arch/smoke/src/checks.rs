@@ -20,6 +20,8 @@ const WORD_DEVICE: usize = 2;
 const WORD_NMI: usize = 3;
 const WORD_NMI_STACK: usize = 4;
 const WORD_NMI_DEPTH: usize = 5;
+/// Wake-ups that a CPU has acted upon.
+const WORD_SERVED: usize = 6;
 
 /// The interrupt hook: counts, acknowledges, and runs the task switch that is being checked.
 pub fn on_interrupt(vector: u8) {
@@ -53,10 +55,19 @@ static RELAY_NS: AtomicU64 = AtomicU64::new(0);
 static RELAY_TURN: AtomicUsize = AtomicUsize::new(0);
 static RELAY_BACKWARDS: AtomicUsize = AtomicUsize::new(0);
 
-/// What the other CPUs do: serve the checks.
+/// What the other CPUs do: serve the checks when they are woken, by an IPI that [`wake_others`]
+/// sends. Between checks they sleep, since on an emulator they share the host's CPUs.
 pub fn other_cpu(me: usize) -> ! {
-    cpu::enable_interrupts();
     loop {
+        // The counter is read with interrupts off, so a wake-up after it ends the HLT.
+        cpu::disable_interrupts();
+        let wanted = cpu::local_word(WORD_RESCHEDULE).load(Ordering::Relaxed);
+        let served = cpu::local_word(WORD_SERVED);
+        if served.load(Ordering::Relaxed) == wanted {
+            cpu::enable_and_halt();
+            continue;
+        }
+        cpu::enable_interrupts();
         let watched = WATCHED.load(Ordering::Acquire);
         if watched != 0 {
             let pointer: *const u64 = VirtAddr(watched).as_ptr();
@@ -68,8 +79,13 @@ pub fn other_cpu(me: usize) -> ! {
         if RELAY_TURN.load(Ordering::Acquire) == me {
             relay(me);
         }
-        cpu::pause();
+        served.store(wanted, Ordering::Release);
     }
+}
+
+/// Makes every other CPU look at what is to be done.
+fn wake_others() {
+    (1..cpu::count()).for_each(|n| apic::send_ipi(n, VECTOR_RESCHEDULE));
 }
 
 fn relay(me: usize) {
@@ -77,7 +93,9 @@ fn relay(me: usize) {
     if now_ns < RELAY_NS.swap(now_ns, Ordering::Relaxed) {
         RELAY_BACKWARDS.fetch_add(1, Ordering::Relaxed);
     }
-    RELAY_TURN.store((me + 1) % cpu::count(), Ordering::Release);
+    let next = (me + 1) % cpu::count();
+    RELAY_TURN.store(next, Ordering::Release);
+    apic::send_ipi(next, VECTOR_RESCHEDULE);
 }
 
 fn wait_for(done: impl Fn() -> bool) -> bool {
@@ -195,7 +213,7 @@ fn inter_processor() -> bool {
         let word = cpu::word_of(target, WORD_RESCHEDULE);
         let before = word.load(Ordering::Relaxed);
         apic::send_ipi(target, VECTOR_RESCHEDULE);
-        wait_for(|| word.load(Ordering::Relaxed) == before + 1)
+        wait_for(|| word.load(Ordering::Relaxed) > before)
     })
 }
 
@@ -324,11 +342,16 @@ fn shootdown() -> bool {
         // SAFETY: the stack's highest word, which nobody else uses.
         unsafe { word.as_mut_ptr::<u64>().write_volatile(value) };
         WATCHED.store(word.as_u64(), Ordering::Release);
+        wake_others();
         let all = wait_for(|| others.clone().all(|n| SEEN[n].load(Ordering::Acquire) == value));
         WATCHED.store(0, Ordering::Release);
-        // Each CPU leaves its loop's turn before the word goes away: two IPIs' round.
-        inter_processor();
-        inter_processor();
+        // A CPU may be about to read once more: let each get past that.
+        let past = |n: usize| {
+            let served = cpu::word_of(n, WORD_SERVED).load(Ordering::Acquire);
+            served == cpu::word_of(n, WORD_RESCHEDULE).load(Ordering::Relaxed)
+        };
+        wake_others();
+        let all = all && wait_for(|| others.clone().all(past));
         paging::free_stack(stack, memory::free);
         all && !paging::is_mapped_ram(word) && paging::is_guard_page(word)
     })

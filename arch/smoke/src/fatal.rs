@@ -42,9 +42,9 @@ fn recurse(depth: usize) -> usize {
 }
 
 fn execute_data() {
-    static CODE: [u8; 16] = [0xc3; 16];
-    say!("smoke: executing {}", VirtAddr::of(&CODE));
+    let code = black_box([0xc3u8; 16]);
+    say!("smoke: executing {}", VirtAddr::of(&raw const code));
     // SAFETY: none: the call must fault.
-    let function: extern "C" fn() = unsafe { core::mem::transmute(CODE.as_ptr()) };
+    let function: extern "C" fn() = unsafe { core::mem::transmute(code.as_ptr()) };
     function();
 }

@@ -259,10 +259,15 @@ pub fn timer_hz() -> u64 {
 /// was armed. Never early by more than a tick; a time beyond what 32 bits count (a minute in
 /// QEMU) fires at that limit, early, and the handler arms again.
 pub fn timer_arm(ns_from_now: u64) {
+    timer_arm_as(VECTOR_TIMER, ns_from_now);
+}
+
+/// Arms the timer with a vector of `arch`'s own.
+pub(super) fn timer_arm_as(vector: u8, ns_from_now: u64) {
     let ticks = u128::from(ns_from_now) * u128::from(timer_hz()) / 1_000_000_000;
     // Zero would stop the timer.
     let count = u32::try_from(ticks.max(1)).unwrap_or(u32::MAX);
-    write(Register::LocalTimer, u32::from(VECTOR_TIMER));
+    write(Register::LocalTimer, u32::from(vector));
     write(Register::TimerInitialCount, count);
 }
 

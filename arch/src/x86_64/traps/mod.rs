@@ -19,7 +19,7 @@
 //! The TLB shootdown vector is handled here; hooks never see it.
 //!
 //! Vectors: 0x20-0xdf devices, 0xe0 timer, 0xe1 reschedule, 0xe2 TLB shootdown, 0xe3 stop,
-//! 0xf0-0xfe the masked legacy controllers (spurious), 0xff APIC spurious.
+//! 0xe4 `arch`'s own, 0xf0-0xfe the masked legacy controllers (spurious), 0xff APIC spurious.
 
 mod tables;
 
@@ -45,6 +45,8 @@ pub const VECTOR_RESCHEDULE: u8 = 0xe1;
 pub const VECTOR_TLB_SHOOTDOWN: u8 = 0xe2;
 /// "Stop for good", from a CPU that panics.
 pub const VECTOR_STOP: u8 = 0xe3;
+/// Ends a HLT of `arch`'s own and means nothing else.
+pub(super) const VECTOR_WAKE: u8 = 0xe4;
 /// Where the legacy interrupt controllers are moved to before they are masked.
 pub const VECTOR_LEGACY_FIRST: u8 = 0xf0;
 /// The local APIC's spurious interrupt; not acknowledged.
@@ -237,6 +239,7 @@ extern "C" fn dispatch(frame: &mut TrapFrame) {
             shootdown::answer();
             apic::eoi();
         }
+        VECTOR_WAKE => apic::eoi(),
         // Neither the APIC's spurious interrupt nor those of the masked legacy controllers
         // are in service, so neither is acknowledged.
         VECTOR_LEGACY_FIRST..=VECTOR_SPURIOUS => (),
