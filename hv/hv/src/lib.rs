@@ -1,2 +1,388 @@
+//! The hypervisor: guests, their consoles, their switch.
+//!
+//! This room puts the pieces together and holds no decision of its own that another
+//! could make: what a guest's CPU does next is [`machine`]'s, what its queues mean is
+//! [`virtio_device`]'s, where a frame goes is [`switch`]'s, how a guest is entered is
+//! [`hvarch`]'s. What is left is who runs where, who wakes whom, and what becomes of a
+//! guest that ends.
+//!
+//! ```text
+//!   guest CPU tasks (run)  --OUT-->  card (nic) --frames--> switch (fabric) --> card of another
+//!        ^   |                                                   |
+//!        |   +--UART--> console ring --> shell                   +--> node's port --> stack, NAT
+//!        +---- bells: interrupts, frames, typed bytes, stop
+//! ```
+
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod bell;
+pub mod console;
+mod fabric;
+mod guest;
+mod nic;
+mod node_port;
+mod run;
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::Ordering::Relaxed;
+
+use announce::Announcement;
+use kcore::cpu::MAX_CPUS;
+use kcore::net::NetDevice;
+use kcore::sync::SpinLock;
+use kcore::task::{self, Placement, Priority};
+use kcore::time;
+use machine::counters::Counters;
+use netwire::MacAddr;
+use switch::Settings;
+
+use console::Console;
+use fabric::Fabric;
+use guest::State;
+pub use guest::{Ending, Guest, GuestSpec};
+pub use nic::NicStats;
+pub use node_port::NAME as NODE_PORT_NAME;
+use node_port::SwitchDevice;
+use run::Run;
+
+/// How long [`Hypervisor::stop`] waits for a guest's CPUs to leave.
+const STOP_WAIT_NS: u64 = 5_000_000_000;
+
+/// Locally administered addresses: the node's port, and the guests' in order.
+const NODE_MAC: MacAddr = MacAddr([0x02, 0x6e, 0x6f, 0x73, 0xff, 0x01]);
+
+/// The address of the card of the guest with this number.
+pub const fn guest_mac(number: u8) -> MacAddr {
+    MacAddr([0x02, 0x6e, 0x6f, 0x73, 0x00, number])
+}
+
+/// Why a command could not be followed. Its text says what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandError {
+    NoSuchGuest {
+        name: String,
+        known: String,
+    },
+    AlreadyRunning {
+        name: String,
+    },
+    NotRunning {
+        name: String,
+    },
+    /// The processor, or the firmware.
+    NoVirtualization(String),
+    /// The node has fewer CPUs for guests than this guest wants.
+    TooFewCpus {
+        wanted: usize,
+        there_are: usize,
+    },
+    NoTask(String),
+    DoesNotStop {
+        name: String,
+    },
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CommandError::NoSuchGuest { name, known } if known.is_empty() => {
+                write!(f, "there is no guest {name}: nos.toml describes none")
+            }
+            CommandError::NoSuchGuest { name, known } => {
+                write!(f, "there is no guest {name}; there are: {known}")
+            }
+            CommandError::AlreadyRunning { name } => {
+                write!(f, "{name} runs already; 'hv console {name}' shows it, 'hv stop {name}' ends it")
+            }
+            CommandError::NotRunning { name } => {
+                write!(f, "{name} does not run; 'hv start {name}' starts it")
+            }
+            CommandError::NoVirtualization(why) => write!(f, "this node cannot run guests: {why}"),
+            CommandError::TooFewCpus { wanted, there_are } => write!(
+                f,
+                "the guest wants {wanted} CPUs and this node has {there_are} for guests; \
+                 lower its cpus in nos.toml or give the node more"
+            ),
+            CommandError::NoTask(why) => write!(f, "no task could be started: {why}; try again"),
+            CommandError::DoesNotStop { name } => {
+                write!(f, "{name} has not stopped yet; 'hv list' shows when it has")
+            }
+        }
+    }
+}
+
+impl core::error::Error for CommandError {}
+
+/// A guest's line in `hv list`.
+#[derive(Clone, Debug)]
+pub struct GuestLine {
+    pub name: String,
+    pub state: String,
+    pub cpus: usize,
+    pub memory_bytes: u64,
+    /// While it runs.
+    pub host_cpus: Vec<usize>,
+    pub mac: Option<MacAddr>,
+    /// Times since the node's boot.
+    pub started_ns: Option<u64>,
+    pub first_output_ns: Option<u64>,
+    pub ready_ns: Option<u64>,
+}
+
+/// What `hv stat` shows.
+#[derive(Clone, Debug)]
+pub struct GuestStat {
+    /// By guest CPU.
+    pub cpus: Vec<Counters>,
+    pub nic: Option<NicStats>,
+}
+
+/// The module.
+pub struct Hypervisor {
+    /// The backend's name, or why there is none.
+    backend: Result<&'static str, String>,
+    fabric: Arc<Fabric>,
+    node_port: Option<Arc<SwitchDevice>>,
+    guests: Vec<Arc<Guest>>,
+    /// Guest CPUs on each host CPU.
+    load: SpinLock<[usize; MAX_CPUS]>,
+}
+
+impl Hypervisor {
+    /// Takes the descriptions over and makes the switch. Starts nothing. `hash_key` is
+    /// random.
+    pub fn new(guests: Vec<GuestSpec>, hash_key: u64) -> Arc<Hypervisor> {
+        let backend = hvarch::init().map_err(|error| error.to_string());
+        match &backend {
+            Ok(name) => log::info!("hv: {name}"),
+            Err(why) => log::warn!("hv: no guests: {why}"),
+        }
+        let fabric = Arc::new(Fabric::new(Settings::new(hash_key)));
+        let node_port = match SwitchDevice::new(&fabric, NODE_MAC) {
+            Ok(device) => Some(device),
+            Err(error) => {
+                log::error!("hv: the node has no port on the switch: {error}");
+                None
+            }
+        };
+        Arc::new(Hypervisor {
+            backend,
+            fabric,
+            node_port,
+            guests: guests.into_iter().map(|spec| Arc::new(Guest::new(spec))).collect(),
+            load: SpinLock::new([0; MAX_CPUS]),
+        })
+    }
+
+    /// The node's port of the switch, for the stack.
+    pub fn node_port(&self) -> Option<Arc<dyn NetDevice>> {
+        self.node_port.clone().map(|device| device as Arc<dyn NetDevice>)
+    }
+
+    /// The guests, as `hv list` shows them.
+    pub fn list(&self) -> Vec<GuestLine> {
+        self.guests.iter().map(|guest| line_of(guest)).collect()
+    }
+
+    /// Starts a guest; its boot goes on by itself, and [`Hypervisor::list`] tells what
+    /// came of it.
+    pub fn start(self: &Arc<Self>, name: &str) -> Result<(), CommandError> {
+        let guest = self.find(name)?;
+        if let Err(why) = &self.backend {
+            return Err(CommandError::NoVirtualization(why.clone()));
+        }
+        let host_cpus = self.place(guest.spec.cpus)?;
+        {
+            let mut state = guest.state.lock();
+            if matches!(&*state, State::Starting | State::Running(_) | State::Stopping(_)) {
+                drop(state);
+                self.release(&host_cpus);
+                return Err(CommandError::AlreadyRunning { name: name.to_string() });
+            }
+            *state = State::Starting;
+        }
+        self.launch(guest, host_cpus)
+    }
+
+    /// Spawns the task that makes the run. The state is Starting.
+    fn launch(self: &Arc<Self>, guest: Arc<Guest>, host_cpus: Vec<usize>) -> Result<(), CommandError> {
+        // On the guest's own CPU: several guests then start side by side, and the shell
+        // goes on.
+        let place = Placement::Cpu(host_cpus.first().copied().unwrap_or(0));
+        let task_name = format!("{}/start", guest.spec.name);
+        let (hv, starting, cpus) = (self.clone(), guest.clone(), host_cpus.clone());
+        let spawned = task::spawn(&task_name, place, Priority::Normal, move || hv.make_run(&starting, &cpus));
+        spawned.map(|_| ()).map_err(|error| {
+            self.release(&host_cpus);
+            *guest.state.lock() = State::Stopped;
+            CommandError::NoTask(error.to_string())
+        })
+    }
+
+    fn make_run(self: &Arc<Self>, guest: &Arc<Guest>, host_cpus: &[usize]) {
+        guest.reset_milestones();
+        let run = match Run::new(guest, &self.fabric, host_cpus) {
+            Ok(run) => Arc::new(run),
+            Err(why) => return self.ended(guest, host_cpus, Ending::Failed(why)),
+        };
+        *guest.state.lock() = State::Running(run.clone());
+        let at_ms = time::now_ns() / 1_000_000;
+        log::info!("{}", Announcement::GuestStarted { guest: &guest.spec.name, at_ms });
+        let (hv, of_run, cpus) = (self.clone(), guest.clone(), host_cpus.to_vec());
+        if let Err(why) = run.start(move |ending| hv.ended(&of_run, &cpus, ending)) {
+            log::warn!("guest {}: {why}", guest.spec.name);
+        }
+    }
+
+    /// A run is over and its CPUs have left.
+    fn ended(self: &Arc<Self>, guest: &Arc<Guest>, host_cpus: &[usize], ending: Ending) {
+        if ending == Ending::Reset {
+            log::info!("guest {} resets", guest.spec.name);
+            let old = core::mem::replace(&mut *guest.state.lock(), State::Starting);
+            drop(old);
+            if let Err(error) = self.launch(guest.clone(), host_cpus.to_vec()) {
+                log::error!("guest {} could not be started again: {error}", guest.spec.name);
+            }
+            return;
+        }
+        self.release(host_cpus);
+        let reason = ending.to_string();
+        let next = if ending == Ending::Stopped { State::Stopped } else { State::Ended(ending) };
+        // The run's memory, its card and its port of the switch go here.
+        let old = core::mem::replace(&mut *guest.state.lock(), next);
+        drop(old);
+        log::info!("{}", Announcement::GuestStopped { guest: &guest.spec.name, reason: &reason });
+        guest.ended.signal();
+    }
+
+    /// Stops a guest at once, as pulling the plug would, and waits until it is gone.
+    pub fn stop(&self, name: &str) -> Result<(), CommandError> {
+        let guest = self.find(name)?;
+        let run = {
+            let mut state = guest.state.lock();
+            match &*state {
+                State::Running(run) => {
+                    let run = run.clone();
+                    *state = State::Stopping(run.clone());
+                    run
+                }
+                State::Stopping(run) => run.clone(),
+                State::Starting | State::Stopped | State::Ended(_) => {
+                    return Err(CommandError::NotRunning { name: name.to_string() });
+                }
+            }
+        };
+        guest.ended.try_take();
+        run.end(Ending::Stopped);
+        drop(run);
+        let deadline_ns = time::now_ns() + STOP_WAIT_NS;
+        while guest.run().is_some() {
+            if !guest.ended.wait_until(deadline_ns) && time::now_ns() >= deadline_ns {
+                return Err(CommandError::DoesNotStop { name: name.to_string() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops every guest, before the node goes off.
+    pub fn stop_all(&self) {
+        for guest in &self.guests {
+            if let Err(error @ CommandError::DoesNotStop { .. }) = self.stop(&guest.spec.name) {
+                log::warn!("{error}");
+            }
+        }
+    }
+
+    /// Exits by reason and the card's counters.
+    pub fn stat(&self, name: &str) -> Result<GuestStat, CommandError> {
+        let run = self.running(name)?;
+        Ok(GuestStat { cpus: run.counters(), nic: run.nic_stats() })
+    }
+
+    /// A guest's console. It is there whether the guest runs or not.
+    pub fn console(&self, name: &str) -> Result<ConsoleHandle, CommandError> {
+        Ok(ConsoleHandle { guest: self.find(name)? })
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Guest>, CommandError> {
+        let found = self.guests.iter().find(|guest| guest.spec.name == name);
+        found.cloned().ok_or_else(|| CommandError::NoSuchGuest {
+            name: name.to_string(),
+            known: self.guests.iter().map(|guest| guest.spec.name.as_str()).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    fn running(&self, name: &str) -> Result<Arc<Run>, CommandError> {
+        self.find(name)?.run().ok_or_else(|| CommandError::NotRunning { name: name.to_string() })
+    }
+
+    /// Takes a host CPU for each guest CPU: whole ones as long as there are any, then the
+    /// least laden. Two CPUs of one guest never share one: they would spin for each
+    /// other's locks.
+    fn place(&self, cpus: usize) -> Result<Vec<usize>, CommandError> {
+        let allowed = hvarch::guest_cpus();
+        if cpus > allowed.len() {
+            return Err(CommandError::TooFewCpus { wanted: cpus, there_are: allowed.len() });
+        }
+        let mut load = self.load.lock();
+        let mut by_load: Vec<usize> = allowed.collect();
+        by_load.sort_by_key(|&cpu| load[cpu]);
+        by_load.truncate(cpus);
+        for &cpu in &by_load {
+            load[cpu] += 1;
+        }
+        Ok(by_load)
+    }
+
+    fn release(&self, host_cpus: &[usize]) {
+        let mut load = self.load.lock();
+        for &cpu in host_cpus {
+            load[cpu] -= 1;
+        }
+    }
+}
+
+fn line_of(guest: &Guest) -> GuestLine {
+    let time = |cell: &core::sync::atomic::AtomicU64| Some(cell.load(Relaxed)).filter(|&ns| ns != 0);
+    GuestLine {
+        name: guest.spec.name.clone(),
+        state: guest.state_text(),
+        cpus: guest.spec.cpus,
+        memory_bytes: guest.spec.memory_bytes,
+        host_cpus: guest.run().map(|run| run.host_cpus().collect()).unwrap_or_default(),
+        mac: guest.spec.network,
+        started_ns: time(&guest.milestones.started_ns),
+        first_output_ns: time(&guest.milestones.first_output_ns),
+        ready_ns: time(&guest.milestones.ready_ns),
+    }
+}
+
+/// An attached console.
+pub struct ConsoleHandle {
+    guest: Arc<Guest>,
+}
+
+impl ConsoleHandle {
+    /// Types to the guest. How many bytes were taken.
+    pub fn type_bytes(&self, bytes: &[u8]) -> usize {
+        let count = self.guest.console.type_bytes(bytes);
+        if let Some(run) = self.guest.run() {
+            run.input_arrived();
+        }
+        count
+    }
+}
+
+impl core::ops::Deref for ConsoleHandle {
+    type Target = Console;
+    fn deref(&self) -> &Console {
+        &self.guest.console
+    }
+}

@@ -45,11 +45,16 @@ impl Doorbell {
         self.rung.swap(false, Ordering::SeqCst)
     }
 
+    /// Whether it rang and nobody has taken that.
+    pub fn has_rung(&self) -> bool {
+        self.rung.load(Ordering::SeqCst)
+    }
+
     /// With interrupts off: announces the entry. False if the bell rang, and then the
     /// guest must not be entered.
     pub(crate) fn enter(&self) -> bool {
         self.inside.store(arch::cpu::index(), Ordering::SeqCst);
-        let quiet = !self.rung.load(Ordering::SeqCst);
+        let quiet = !self.has_rung();
         if !quiet {
             self.leave();
         }

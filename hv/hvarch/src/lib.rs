@@ -72,6 +72,11 @@ pub fn guest_cpus() -> Range<usize> {
     if count > 1 { 1..count } else { 0..1 }
 }
 
+/// Frequency of the processor's time-stamp counter, and so of the guests'.
+pub fn tsc_hz() -> u64 {
+    arch::clock::tsc_hz()
+}
+
 /// A guest's physical address space: its RAM and the tables that map it.
 pub struct GuestSpace {
     memory: Arc<GuestMemory>,

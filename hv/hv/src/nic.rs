@@ -1,0 +1,256 @@
+//! A guest's network card: a virtio function on one side, a port of the switch on the
+//! other.
+//!
+//! The registers are touched by whichever CPU of the guest does it, under the board's
+//! lock; the queues are worked on by the task of the guest's first CPU, in rounds
+//! ([`Nic::round`]). What an access asks for is left in flags, and the first CPU's bell
+//! is rung.
+//!
+//! Lock order: board, then the card's function, then a queue of frames. The switch is
+//! called with none of them held.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use hvarch::GuestMemory;
+use kcore::frame::{FRAME_BYTES, FrameChain, NetFrame};
+use kcore::sync::SpinLock;
+use machine::pci::{Endpoint, Identity};
+use machine::time::nearer;
+use netwire::MacAddr;
+use virtio_device::net::{
+    FrameSink, FrameSource, NetConfig, NetCounters, NetFunction, RECEIVE_QUEUE, TRANSMIT_QUEUE, frame_wakes,
+};
+use virtio_device::{DeviceFault, Event, Region};
+
+use crate::bell::Bells;
+use crate::fabric::{Fabric, FrameQueue, Plug, PlugError, Port};
+
+/// Frames that may wait for a guest. The card's ring has as many buffers.
+const QUEUE_FRAMES: usize = 256;
+
+/// The switch's end: frames on their way to the guest.
+struct NicPort {
+    queue: FrameQueue,
+    bells: Bells,
+    /// When the card's moderation window ends; the first CPU comes by itself then.
+    window_end_ns: AtomicU64,
+    /// The guest has no buffer: it comes with its next one, and no sooner for being rung.
+    starved: AtomicBool,
+}
+
+impl Port for NicPort {
+    fn deliver(&self, frames: FrameChain) {
+        let waiting = self.queue.push(frames);
+        if self.starved.load(Ordering::SeqCst) {
+            return;
+        }
+        let window_end_ns = self.window_end_ns.load(Ordering::SeqCst);
+        if frame_wakes(kcore::time::now_ns(), window_end_ns, waiting, self.queue.limit()) {
+            self.bells.ring_device_cpu();
+        }
+    }
+}
+
+/// The card. Shared by the board (registers) and the first CPU's task (queues).
+pub struct Nic {
+    mac: MacAddr,
+    ram: Arc<GuestMemory>,
+    function: SpinLock<NetFunction>,
+    port: Arc<NicPort>,
+    plug: Plug,
+    /// The guest notified the queue, or the device began.
+    transmit_wanted: AtomicBool,
+    receive_wanted: AtomicBool,
+    source: SpinLock<Source>,
+    bells: Bells,
+}
+
+/// When [`Nic::round`] wants to be called again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Round {
+    /// At once: there is more.
+    pub more: bool,
+    /// At this time at the latest.
+    pub due_ns: Option<u64>,
+    /// The guest's driver broke its queue.
+    pub fault: Option<DeviceFault>,
+}
+
+/// Counters of a card, both sides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NicStats {
+    pub card: NetCounters,
+    pub switch: switch::PortCounters,
+    /// Frames for which the port's queue had no room.
+    pub queue_dropped: u64,
+}
+
+impl Nic {
+    /// A card in the guest with memory `ram`, plugged into `fabric`.
+    pub fn new(
+        fabric: &Arc<Fabric>,
+        mac: MacAddr,
+        ram: Arc<GuestMemory>,
+        bells: Bells,
+    ) -> Result<Nic, PlugError> {
+        let port = Arc::new(NicPort {
+            queue: FrameQueue::new(QUEUE_FRAMES),
+            bells: bells.clone(),
+            window_end_ns: AtomicU64::new(0),
+            starved: AtomicBool::new(false),
+        });
+        let plug = fabric.plug(mac, port.clone())?;
+        Ok(Nic {
+            mac,
+            ram,
+            function: SpinLock::new(NetFunction::net(NetConfig::new(mac.0), 0)),
+            port,
+            plug,
+            transmit_wanted: AtomicBool::new(false),
+            receive_wanted: AtomicBool::new(false),
+            source: SpinLock::new(Source::default()),
+            bells,
+        })
+    }
+
+    pub fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    /// What the card is on the guest's PCI bus.
+    pub fn identity() -> Identity {
+        Identity { virtio_type: virtio_device::DeviceKind::Net.id(), config_bytes: 12, queues: 2 }
+    }
+
+    /// Works on both queues; the first CPU's task, before it enters the guest or sleeps.
+    pub fn round(&self, now_ns: u64) -> Round {
+        let mut more = self.transmit();
+        let mut source = self.source.lock();
+        if source.peek().is_none() {
+            self.port.queue.take(&mut source.waiting);
+        }
+        let mut function = self.function.lock();
+        let due = function.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        let notified = self.receive_wanted.swap(false, Ordering::SeqCst);
+        if due || notified || (!source.starved && source.peek().is_some()) {
+            let received = function.receive(&*self.ram, &mut *source, now_ns);
+            source.starved = received.starved;
+            more |= received.more;
+        }
+        if !function.is_live() {
+            // Frames for a card without a driver: an unplugged cable keeps none either.
+            *source = Source::default();
+        }
+        self.port.starved.store(source.starved, Ordering::SeqCst);
+        // The switch wakes nobody until the window's end, so that is when to look.
+        let window_end_ns = function.window_end_ns();
+        self.port.window_end_ns.store(window_end_ns, Ordering::SeqCst);
+        let window = (window_end_ns > now_ns).then_some(window_end_ns);
+        Round { more, due_ns: nearer(function.due_ns(), window), fault: function.fault() }
+    }
+
+    /// Takes what the guest has sent to the switch. True if there is more.
+    fn transmit(&self) -> bool {
+        if !self.transmit_wanted.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        let mut sink = Sink::default();
+        let transmitted = self.function.lock().transmit(&*self.ram, &mut sink);
+        if transmitted.more {
+            self.transmit_wanted.store(true, Ordering::SeqCst);
+        }
+        self.plug.send(sink.frames, kcore::time::now_ns());
+        transmitted.more
+    }
+
+    pub fn stats(&self) -> NicStats {
+        NicStats {
+            card: self.function.lock().counters(),
+            switch: self.plug.counters(),
+            queue_dropped: self.port.queue.dropped(),
+        }
+    }
+}
+
+/// Frames that the guest shall receive, in the first CPU's hands.
+#[derive(Default)]
+struct Source {
+    next: Option<NetFrame>,
+    waiting: FrameChain,
+    /// The guest had no buffer; it will notify.
+    starved: bool,
+}
+
+impl FrameSource for Source {
+    fn peek(&mut self) -> Option<&[u8]> {
+        if self.next.is_none() {
+            self.next = self.waiting.pop();
+        }
+        self.next.as_ref().map(NetFrame::bytes)
+    }
+
+    fn consume(&mut self) {
+        self.next = None;
+    }
+}
+
+/// Frames that the guest sent.
+#[derive(Default)]
+struct Sink {
+    reserved: Option<NetFrame>,
+    frames: FrameChain,
+}
+
+impl FrameSink for Sink {
+    fn reserve(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if bytes > FRAME_BYTES {
+            return None;
+        }
+        if self.reserved.is_none() {
+            self.reserved = NetFrame::alloc();
+        }
+        let frame = self.reserved.as_mut()?;
+        frame.set_len(bytes);
+        Some(frame.bytes_mut())
+    }
+
+    fn commit(&mut self) {
+        if let Some(frame) = self.reserved.take() {
+            self.frames.push(frame);
+        }
+    }
+}
+
+/// The card's registers, for the guest's PCI bus.
+pub struct NicEndpoint(pub Arc<Nic>);
+
+impl Endpoint for NicEndpoint {
+    fn read(&mut self, region: Region, offset: u32, bytes: u8) -> u64 {
+        self.0.function.lock().read(region, offset, bytes)
+    }
+
+    fn write(&mut self, region: Region, offset: u32, bytes: u8, value: u64) {
+        let nic = &*self.0;
+        let event = nic.function.lock().write(&*nic.ram, region, offset, bytes, value);
+        let (transmit, receive) = match event {
+            Event::Nothing => return,
+            // A fault on the way here ends the device, too, and must be looked at.
+            Event::Started | Event::Stopped => (true, true),
+            Event::Notified { queue: TRANSMIT_QUEUE } => (true, false),
+            Event::Notified { queue: RECEIVE_QUEUE } => (false, true),
+            Event::Notified { .. } => return,
+        };
+        if transmit {
+            nic.transmit_wanted.store(true, Ordering::SeqCst);
+        }
+        if receive {
+            nic.receive_wanted.store(true, Ordering::SeqCst);
+        }
+        nic.bells.ring_device_cpu();
+    }
+
+    fn interrupt_line(&self) -> bool {
+        self.0.function.lock().interrupt_line()
+    }
+}

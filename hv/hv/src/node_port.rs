@@ -1,0 +1,142 @@
+//! The node's own port of the switch, dressed as a network card.
+//!
+//! The node's stack, its shell's `ping` and the NAT know cards ([`NetDevice`]) and
+//! nothing of a switch, so the port is one: what the stack transmits goes into the
+//! switch, and what the switch delivers reaches the receiver in a softirq, in batches,
+//! as from a real card. The address that guests use as their gateway is the stack's
+//! address on this card.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use kcore::frame::FrameChain;
+use kcore::net::{NetDevice, NetStats, Receiver};
+use kcore::softirq::{self, Softirq};
+use kcore::sync::{Once, SpinLock};
+use netwire::MacAddr;
+
+use crate::fabric::{Fabric, FrameQueue, Plug, PlugError, Port};
+
+/// The card's name.
+pub const NAME: &str = "switch0";
+/// Frames that may wait for the node: a burst of each of two guests.
+const QUEUE_FRAMES: usize = 512;
+/// Where the stack runs for the uplink, too: the frames of a connection from there to a
+/// guest then stay on one CPU.
+const SOFTIRQ_CPU: usize = 0;
+
+struct NodePort {
+    queue: FrameQueue,
+    softirq: Once<Softirq>,
+    receiver: SpinLock<Option<Arc<dyn Receiver>>>,
+    received_frames: AtomicU64,
+    received_bytes: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Port for NodePort {
+    fn deliver(&self, frames: FrameChain) {
+        self.queue.push(frames);
+        if let Some(softirq) = self.softirq.get() {
+            softirq.raise_on(SOFTIRQ_CPU);
+        }
+    }
+}
+
+impl NodePort {
+    /// The softirq's work.
+    fn drain(&self) {
+        let mut frames = FrameChain::new();
+        self.queue.take(&mut frames);
+        let receiver = self.receiver.lock().clone();
+        let Some(receiver) = receiver else {
+            self.dropped.fetch_add(frames.len() as u64, Relaxed);
+            return;
+        };
+        self.received_frames.fetch_add(frames.len() as u64, Relaxed);
+        while let Some(frame) = frames.pop() {
+            self.received_bytes.fetch_add(frame.len() as u64, Relaxed);
+            receiver.receive(frame);
+        }
+        receiver.receive_done();
+    }
+}
+
+/// See the module.
+pub struct SwitchDevice {
+    mac: MacAddr,
+    port: Arc<NodePort>,
+    plug: Plug,
+    sent_frames: AtomicU64,
+}
+
+/// Why the node has no port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodePortError {
+    Plug(PlugError),
+    NoSoftirq,
+}
+
+impl core::fmt::Display for NodePortError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            NodePortError::Plug(error) => error.fmt(f),
+            NodePortError::NoSoftirq => f.write_str("every softirq is taken"),
+        }
+    }
+}
+
+impl SwitchDevice {
+    /// Plugs the node into `fabric`. The device lives as long as the node.
+    pub fn new(fabric: &Arc<Fabric>, mac: MacAddr) -> Result<Arc<SwitchDevice>, NodePortError> {
+        let port = Arc::new(NodePort {
+            queue: FrameQueue::new(QUEUE_FRAMES),
+            softirq: Once::new(),
+            receiver: SpinLock::new(None),
+            received_frames: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        });
+        let plug = fabric.plug(mac, port.clone()).map_err(NodePortError::Plug)?;
+        let work = port.clone();
+        let softirq = softirq::register("switch", Arc::new(move || work.drain()))
+            .map_err(|_| NodePortError::NoSoftirq)?;
+        // Set here alone.
+        let _ = port.softirq.set(softirq);
+        Ok(Arc::new(SwitchDevice { mac, port, plug, sent_frames: AtomicU64::new(0) }))
+    }
+}
+
+impl NetDevice for SwitchDevice {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        self.mac.0
+    }
+
+    fn transmit(&self, chain: &mut FrameChain) -> usize {
+        let frames = core::mem::take(chain);
+        let count = frames.len();
+        self.sent_frames.fetch_add(count as u64, Relaxed);
+        self.plug.send(frames, kcore::time::now_ns());
+        count
+    }
+
+    fn set_receiver(&self, receiver: Arc<dyn Receiver>) {
+        *self.port.receiver.lock() = Some(receiver);
+    }
+
+    fn stats(&self) -> NetStats {
+        let counters = self.plug.counters();
+        NetStats {
+            rx_frames: self.port.received_frames.load(Relaxed),
+            rx_bytes: self.port.received_bytes.load(Relaxed),
+            rx_dropped: self.port.dropped.load(Relaxed) + self.port.queue.dropped(),
+            tx_frames: self.sent_frames.load(Relaxed),
+            tx_bytes: counters.bytes_in,
+            ..NetStats::default()
+        }
+    }
+}

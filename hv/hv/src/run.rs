@@ -1,0 +1,320 @@
+//! One run of a guest, from its memory to its last CPU's end.
+//!
+//! Each guest CPU is a task on a host CPU of its own choosing, and owns what only it
+//! touches: the backend's virtual CPU and the machine's [`Cpu`]. The rest is shared by
+//! the run: the board behind a lock, the mailboxes, the bells, the card.
+//!
+//! A task's round: hear the bell, do the devices' work (the first CPU), ask the machine
+//! what the next entry needs, arm the host's timer for the nearest of all deadlines,
+//! enter, and have the machine answer the exit. A CPU with nothing to run sleeps until
+//! its next timer edge or its bell: never to the end of a tick.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use hvarch::{GuestMemory, GuestSpace};
+use kcore::event::Event;
+use kcore::sync::SpinLock;
+use kcore::task::{self, Placement, Priority};
+use kcore::{time, timer};
+use machine::apic::bus::ApicBus;
+use machine::backend::Vcpu;
+use machine::chipset::{Board, BoardLock};
+use machine::counters::Counters;
+use machine::cpu::{Action, Cpu, GuestConfig, Next};
+use machine::loader::{self, LinuxBoot, StartState};
+use machine::memory_map;
+use machine::time::nearer;
+
+use crate::bell::Bells;
+use crate::fabric::Fabric;
+use crate::guest::{ConsoleLine, Ending, Guest};
+use crate::nic::{Nic, NicEndpoint, NicStats, Round};
+
+/// Bytes moved from the console's queue to the guest's UART at once.
+const INPUT_CHUNK: usize = 64;
+/// How long [`Run::counters`] waits for the CPUs to publish theirs.
+const PUBLISH_WAIT_NS: u64 = 100_000_000;
+
+/// See the module.
+pub struct Run {
+    guest: Arc<Guest>,
+    config: GuestConfig,
+    memory: Arc<GuestMemory>,
+    space: Arc<GuestSpace>,
+    board: BoardCell,
+    bus: Arc<ApicBus>,
+    bells: Bells,
+    nic: Option<Arc<Nic>>,
+    start: StartState,
+    cpus: Vec<CpuShare>,
+    /// Set once: why the CPUs leave.
+    ending: SpinLock<Option<Ending>>,
+    leaving: AtomicBool,
+    /// Tasks that have not left.
+    alive: AtomicUsize,
+    /// Somebody types.
+    pub(crate) input_waits: AtomicBool,
+}
+
+/// What others may see of one CPU.
+struct CpuShare {
+    host_cpu: usize,
+    halted: AtomicBool,
+    counters: SpinLock<Counters>,
+    publish: AtomicBool,
+    published: Event,
+}
+
+/// The board behind its lock.
+struct BoardCell(SpinLock<Board>);
+
+impl BoardLock for BoardCell {
+    fn with<R>(&self, work: impl FnOnce(&mut Board) -> R) -> R {
+        work(&mut self.0.lock())
+    }
+}
+
+impl Run {
+    /// Takes memory, loads the kernel and plugs the card in; no CPU runs yet.
+    /// `host_cpus` has a host CPU for each of the guest's.
+    pub(crate) fn new(guest: &Arc<Guest>, fabric: &Arc<Fabric>, host_cpus: &[usize]) -> Result<Run, String> {
+        let spec = &guest.spec;
+        let map: Vec<Range<u64>> =
+            memory_map::ram_ranges(spec.memory_bytes).iter().map(|range| range.start..range.end()).collect();
+        let memory = Arc::new(GuestMemory::new(&map).map_err(|error| format!("{error}"))?);
+        let boot = LinuxBoot {
+            kernel: spec.kernel,
+            initrd: spec.initrd,
+            command_line: &spec.command_line,
+            ram_bytes: spec.memory_bytes,
+            cpus: spec.cpus,
+        };
+        let loaded = loader::load_linux(&*memory, &boot).map_err(|error| format!("{error}"))?;
+        let space = Arc::new(GuestSpace::new(memory.clone()).map_err(|error| format!("{error}"))?);
+
+        let bells = Bells::new(spec.cpus);
+        let bus = Arc::new(ApicBus::new(spec.cpus, bells.for_machine()));
+        let config = GuestConfig { cpus: spec.cpus, tsc_hz: hvarch::tsc_hz(), unix_at_zero_ns: 0 };
+        let now_ns = time::now_ns();
+        let console = Box::new(ConsoleLine::new(guest.clone()));
+        let mut board = Board::new(bus.clone(), console, config.unix_at_zero_ns + now_ns, now_ns);
+        let nic = match spec.network {
+            None => None,
+            Some(mac) => {
+                let nic = Nic::new(fabric, mac, memory.clone(), bells.clone());
+                let nic = Arc::new(nic.map_err(|error| format!("{error}"))?);
+                let endpoint = Box::new(NicEndpoint(nic.clone()));
+                board.pci.add(Nic::identity(), endpoint).map_err(|_| String::from("the PCI bus is full"))?;
+                Some(nic)
+            }
+        };
+        let cpus = host_cpus
+            .iter()
+            .map(|&host_cpu| CpuShare {
+                host_cpu,
+                halted: AtomicBool::new(false),
+                counters: SpinLock::new(Counters::default()),
+                publish: AtomicBool::new(false),
+                published: Event::new(),
+            })
+            .collect();
+        Ok(Run {
+            guest: guest.clone(),
+            config,
+            memory,
+            space,
+            board: BoardCell(SpinLock::new(board)),
+            bus,
+            bells,
+            nic,
+            start: loaded.start,
+            cpus,
+            ending: SpinLock::new(None),
+            leaving: AtomicBool::new(false),
+            alive: AtomicUsize::new(0),
+            input_waits: AtomicBool::new(true),
+        })
+    }
+
+    /// Starts the CPUs' tasks. `on_end` is called once, by the last task to leave.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        on_end: impl Fn(Ending) + Send + Sync + 'static,
+    ) -> Result<(), String> {
+        let on_end = Arc::new(on_end);
+        // Held until all are spawned, so that none that leaves early is taken for the last.
+        self.alive.store(1, Ordering::SeqCst);
+        let mut result = Ok(());
+        for (index, share) in self.cpus.iter().enumerate() {
+            self.alive.fetch_add(1, Ordering::SeqCst);
+            let (run, on_end) = (self.clone(), on_end.clone());
+            let name = format!("{}/{index}", self.guest.spec.name);
+            let spawned = task::spawn(&name, Placement::Cpu(share.host_cpu), Priority::Normal, move || {
+                run.cpu_task(index);
+                let ending = run.leave();
+                // The run's memory is free again before anyone hears of its end.
+                drop(run);
+                if let Some(ending) = ending {
+                    on_end(ending);
+                }
+            });
+            if let Err(error) = spawned {
+                self.alive.fetch_sub(1, Ordering::SeqCst);
+                let why = format!("no task for CPU {index}: {error}");
+                self.end(Ending::Failed(why.clone()));
+                result = Err(why);
+                break;
+            }
+        }
+        if let Some(ending) = self.leave() {
+            on_end(ending);
+        }
+        result
+    }
+
+    /// Asks all CPUs to leave. The first reason counts.
+    pub(crate) fn end(&self, ending: Ending) {
+        self.ending.lock().get_or_insert(ending);
+        self.leaving.store(true, Ordering::SeqCst);
+        self.bells.ring_all();
+    }
+
+    /// One task fewer. The last one gets the run's ending.
+    fn leave(&self) -> Option<Ending> {
+        let last = self.alive.fetch_sub(1, Ordering::SeqCst) == 1;
+        last.then(|| self.ending.lock().clone().unwrap_or(Ending::Stopped))
+    }
+
+    /// Whether every CPU sleeps.
+    pub fn is_halted(&self) -> bool {
+        self.cpus.iter().all(|cpu| cpu.halted.load(Ordering::Relaxed))
+    }
+
+    /// The host CPUs, by guest CPU.
+    pub fn host_cpus(&self) -> impl Iterator<Item = usize> {
+        self.cpus.iter().map(|cpu| cpu.host_cpu)
+    }
+
+    pub fn nic_stats(&self) -> Option<NicStats> {
+        self.nic.as_ref().map(|nic| nic.stats())
+    }
+
+    /// Each CPU's counters, as of now.
+    pub fn counters(&self) -> Vec<Counters> {
+        for share in &self.cpus {
+            share.publish.store(true, Ordering::SeqCst);
+        }
+        self.bells.ring_all();
+        let deadline_ns = time::now_ns() + PUBLISH_WAIT_NS;
+        for share in &self.cpus {
+            while share.publish.load(Ordering::SeqCst) && share.published.wait_until(deadline_ns) {}
+        }
+        self.cpus.iter().map(|share| *share.counters.lock()).collect()
+    }
+
+    /// There is typed input for the guest.
+    pub(crate) fn input_arrived(&self) {
+        self.input_waits.store(true, Ordering::SeqCst);
+        self.bells.ring_device_cpu();
+    }
+
+    /// The life of CPU `index`. Nothing of it outlives this call.
+    fn cpu_task(&self, index: usize) {
+        let share = &self.cpus[index];
+        let bell = self.bells.of(index);
+        let mut vcpu = match hvarch::new_vcpu(self.space.clone(), bell.doorbell()) {
+            Ok(vcpu) => vcpu,
+            Err(error) => return self.end(Ending::Failed(format!("{error}"))),
+        };
+        let mut cpu = Cpu::new(index, self.config, self.bus.clone());
+        if index == 0 {
+            cpu.start(&mut *vcpu, &self.start);
+        }
+        loop {
+            bell.take();
+            if share.publish.swap(false, Ordering::SeqCst) {
+                *share.counters.lock() = *cpu.counters();
+                share.published.signal();
+            }
+            if self.leaving.load(Ordering::SeqCst) {
+                break;
+            }
+            let devices = if index == 0 { self.device_round() } else { Round::default() };
+            if devices.more {
+                // Ends soon: the guest can put nothing more into its queues meanwhile.
+                continue;
+            }
+            match cpu.before_entry(&mut *vcpu, &self.board, time::now_ns()) {
+                Next::Enter(mut entry) => {
+                    entry.deadline_ns = nearer(entry.deadline_ns, devices.due_ns);
+                    timer::set_cpu_deadline(entry.deadline_ns);
+                    let exit = vcpu.run(&entry);
+                    let action = cpu.handle(&mut *vcpu, &*self.memory, &self.board, exit, time::now_ns());
+                    self.act(action, &*vcpu);
+                }
+                Next::Sleep { until_ns } => {
+                    timer::set_cpu_deadline(None);
+                    share.halted.store(true, Ordering::Relaxed);
+                    bell.sleep(nearer(until_ns, devices.due_ns));
+                    share.halted.store(false, Ordering::Relaxed);
+                }
+            }
+        }
+        timer::set_cpu_deadline(None);
+        *share.counters.lock() = *cpu.counters();
+        share.published.signal();
+    }
+
+    fn act(&self, action: Action, vcpu: &dyn Vcpu) {
+        match action {
+            Action::Continue | Action::HostWork => {}
+            Action::Yield => task::yield_now(),
+            Action::Reset => self.end(Ending::Reset),
+            Action::PowerOff => self.end(Ending::PowerOff),
+            Action::Stop(reason) => {
+                log::warn!(
+                    "guest {}: {reason}; rip {:#x} rflags {:#x} {:x?} {:x?}",
+                    self.guest.spec.name,
+                    vcpu.rip(),
+                    vcpu.rflags(),
+                    vcpu.gprs().0,
+                    vcpu.system(),
+                );
+                self.end(Ending::Failed(format!("{reason}")));
+            }
+        }
+    }
+
+    /// The devices' work that waits, for the first CPU's task.
+    fn device_round(&self) -> Round {
+        if self.input_waits.load(Ordering::SeqCst) {
+            self.feed_input();
+        }
+        let Some(nic) = &self.nic else { return Round::default() };
+        let round = nic.round(time::now_ns());
+        if let Some(fault) = round.fault {
+            self.end(Ending::Failed(format!("network card: {fault}")));
+        }
+        round
+    }
+
+    /// Moves typed input to the UART, whose queue has room for all of it.
+    fn feed_input(&self) {
+        self.input_waits.store(false, Ordering::SeqCst);
+        let mut chunk = [0; INPUT_CHUNK];
+        loop {
+            let count = self.guest.console.take_input(&mut chunk);
+            if count == 0 {
+                return;
+            }
+            // What does not fit has nobody who would want it: the guest has not read 64 KiB.
+            self.board.with(|board| board.push_console_input(&chunk[..count]));
+        }
+    }
+}
