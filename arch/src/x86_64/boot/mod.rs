@@ -12,8 +12,8 @@
 //!
 //! At that point the CPU is in long mode on a 64 KiB stack, with the serial port, the
 //! per-CPU area, the descriptor tables and default trap hooks in place, interrupts off, and
-//! the first 4 GiB of physical memory mapped writable and executable at 0 and in the direct
-//! map. Nothing of the loader's own structures is needed any more: the map and the command
+//! the lowest physical memory (4 GiB, or 512 where there are 1 GiB pages) mapped at 0 and in
+//! the direct map. Nothing of the loader's own structures is needed any more: the map and the command
 //! line are copied, the archive stays where it is. The order of what comes next is in
 //! [`crate::x86_64`].
 //!
@@ -26,6 +26,7 @@
 mod multiboot;
 
 use super::addr::{KERNEL_BASE, PAGE_BYTES, PhysAddr, PhysRange, VirtAddr, phys_to_virt};
+use super::paging::PageTable;
 use super::sync::Once;
 use super::traps::{self, IstStacks};
 use super::{cpu, paging, serial};
@@ -33,8 +34,10 @@ use arrayvec::ArrayString;
 use core::arch::global_asm;
 use core::fmt::Write;
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 use firmware::memory::MemoryMapBuilder;
 use firmware::pvh::{PvhError, StartInfo};
+use x86_64::structures::paging::PageTableFlags as Flags;
 
 pub use firmware::PhysicalMemory;
 pub use firmware::memory::{MemoryKind, MemoryMap, MemoryRegion};
@@ -45,7 +48,9 @@ pub const COMMAND_LINE_BYTES: usize = 1024;
 const BOOT_STACK_BYTES: usize = 64 * 1024;
 const IST_STACK_BYTES: usize = 16 * 1024;
 /// What the tables of entry.s map.
-const EARLY_MAP_BYTES: u64 = 1 << 32;
+const FIRST_MAP_BYTES: u64 = 4 << 30;
+/// What they map once [`extend_early_map`] has filled their one level-3 table.
+const EXTENDED_MAP_BYTES: u64 = 512 << 30;
 
 const PROTOCOL_PVH: u64 = 1;
 const PROTOCOL_MULTIBOOT2: u64 = 2;
@@ -116,6 +121,8 @@ unsafe extern "C" {
     static __data_end: u8;
     static __boot_stacks_start: u8;
     static boot_stack_top: u8;
+    // Defined by entry.s.
+    static boot_pdpt_low: PageTable;
 }
 
 unsafe extern "Rust" {
@@ -165,14 +172,37 @@ fn image() -> PhysRange {
     PhysRange { start: PhysAddr(start), bytes: address_of!(__image_end_phys) as u64 - start }
 }
 
-/// Physical memory as the boot page tables show it: the first 4 GiB, until
-/// [`paging::init`] has replaced them.
+static EARLY_MAP_BYTES: AtomicU64 = AtomicU64::new(FIRST_MAP_BYTES);
+
+/// Physical addresses below this are mapped by the boot page tables.
+pub(super) fn early_map_bytes() -> u64 {
+    EARLY_MAP_BYTES.load(Ordering::Relaxed)
+}
+
+/// Widens the early map to 512 GiB, where the processor has 1 GiB pages: a loader may put its
+/// things above 4 GiB, and a kernel's first page tables may come to lie there.
+fn extend_early_map() {
+    if !cpu::features().gigabyte_pages {
+        return;
+    }
+    for gib in FIRST_MAP_BYTES >> 30..EXTENDED_MAP_BYTES >> 30 {
+        let flags = Flags::PRESENT | Flags::WRITABLE | Flags::HUGE_PAGE | Flags::NO_EXECUTE;
+        let index = usize::try_from(gib).unwrap_or(0);
+        // SAFETY: entry.s's table for the lowest 512 GiB; entries of atomics are written as such,
+        // and those written here were empty, so no translation has to be forgotten.
+        unsafe { &boot_pdpt_low }.set(index, PhysAddr(gib << 30), flags);
+    }
+    EARLY_MAP_BYTES.store(EXTENDED_MAP_BYTES, Ordering::Relaxed);
+}
+
+/// Physical memory as the boot page tables show it, from address 0 up, until [`paging::init`]
+/// has replaced them.
 pub struct EarlyMemory;
 
 impl PhysicalMemory for EarlyMemory {
     fn slice(&self, start: PhysAddr, bytes: usize) -> Option<&[u8]> {
         let end = start.checked_add(bytes as u64)?;
-        if end.0 > EARLY_MAP_BYTES || start.0 == 0 || paging::is_active() {
+        if end.0 > early_map_bytes() || start.0 == 0 || paging::is_active() {
             return None;
         }
         // SAFETY: the range lies in the early direct map, all of which is mapped. Only the
@@ -203,6 +233,7 @@ unsafe extern "C" fn arch_entry(information: u64, protocol: u64, start_tsc: u64)
     // SAFETY: once, on CPU 0; the stacks are those set aside for this.
     unsafe { traps::load_tables(0, &boot_ist_stacks()) };
     cpu::init(0);
+    extend_early_map();
     let boot = read(PhysAddr(information), protocol, start_tsc);
     match boot.map(|boot| BOOT_INFO.set(boot)) {
         // SAFETY: `kernel_main` is the binary's; its signature is part of the contract.

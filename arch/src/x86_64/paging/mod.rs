@@ -68,8 +68,6 @@ const MMIO_AREA: u64 = VMAP_BASE + (1 << 30);
 const MMIO_AREA_END: u64 = VMAP_BASE + (1 << 39);
 const _: () = assert!(VMAP_BASE + stack::AREA_BYTES <= MMIO_AREA);
 
-/// What the boot page tables reach.
-const EARLY_MAP_BYTES: u64 = 1 << 32;
 /// No physical address has more bits (AMD APM vol. 2 section 5.3).
 const PHYSICAL_LIMIT: u64 = 1 << 52;
 
@@ -90,7 +88,8 @@ struct State {
 /// Builds the kernel's page tables and switches to them.
 ///
 /// `alloc` is kept, for the tables of later mappings. Until this returns its frames must lie
-/// below 4 GiB, since the boot page tables reach no further. The direct map covers RAM only
+/// where the boot page tables reach: below 4 GiB on a processor without 1 GiB pages, else below
+/// 512 GiB. The direct map covers RAM only
 /// from here on: ACPI tables that firmware put elsewhere must have been read before
 /// ([`acpi::init`](super::acpi::init)).
 pub fn init(boot: &'static BootInfo, alloc: FrameSource) -> Result<(), MapError> {
@@ -193,7 +192,7 @@ pub fn is_active() -> bool {
 
 /// Whether a table in `frame` could be written.
 fn is_reachable(frame: PhysAddr) -> bool {
-    frame.as_u64() < if is_active() { DIRECT_MAP_BYTES } else { EARLY_MAP_BYTES }
+    frame.as_u64() < if is_active() { DIRECT_MAP_BYTES } else { boot::early_map_bytes() }
 }
 
 /// Maps device memory, uncached, for good. Neither end needs to be aligned. The same registers
