@@ -96,7 +96,9 @@ impl Regions {
         let mut common = None;
         let mut device = None;
         let mut notify = None;
+        let mut any = false;
         for capability in capabilities {
+            any = true;
             match capability {
                 Capability::Common(region) if usable(region, common::BYTES) => {
                     common = common.or(Some(region));
@@ -109,6 +111,9 @@ impl Regions {
                 }
                 _ => {}
             }
+        }
+        if !any {
+            return Err(RegionError::Legacy);
         }
         let (notify, notify_multiplier) = notify.ok_or(RegionError::Missing("notification"))?;
         Ok(Regions {
@@ -142,6 +147,8 @@ fn usable(region: Region, least_bytes: u32) -> bool {
 /// The device's capabilities cannot be right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegionError {
+    /// There are no such capabilities: the device speaks only what was before VIRTIO 1.0.
+    Legacy,
     /// No usable capability names this region.
     Missing(&'static str),
     /// A queue's doorbell lies outside the notification region.
@@ -151,6 +158,9 @@ pub enum RegionError {
 impl fmt::Display for RegionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            RegionError::Legacy => {
+                f.write_str("the device has only legacy registers; those of VIRTIO 1.0 are needed")
+            }
             RegionError::Missing(what) => write!(f, "the device names no usable {what} region"),
             RegionError::DoorbellOutside { queue_notify_off } => {
                 write!(f, "doorbell {queue_notify_off} lies outside the notification region")
@@ -201,6 +211,7 @@ mod tests {
             let found = Regions::find(capabilities.into_iter(), 12);
             assert_eq!(found, Err(RegionError::Missing(name)));
         }
+        assert_eq!(Regions::find(core::iter::empty(), 12), Err(RegionError::Legacy));
     }
 
     #[test]

@@ -35,6 +35,15 @@ struct Parked {
     frame: NetFrame,
 }
 
+/// What became of frames to be sent.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent {
+    /// A neighbour was asked for: somebody must look after the question's deadline.
+    pub asked: bool,
+    /// Why the last of those that were dropped was dropped.
+    pub last_drop: Option<SendDrop>,
+}
+
 /// Where we are, as far as sending depends on it.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
@@ -43,7 +52,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    fn next_hop(&self, destination: Ipv4Addr) -> Option<Ipv4Addr> {
+    pub fn next_hop(&self, destination: Ipv4Addr) -> Option<Ipv4Addr> {
         if self.subnet.contains(destination) { Some(destination) } else { self.gateway }
     }
 }
@@ -61,21 +70,23 @@ impl Output {
     }
 
     /// Sends IPv4 packets, each behind 14 bytes of room, to their next hops: one lock and one
-    /// doorbell for all whose next hop is known. Returns whether a question was asked, so that
-    /// somebody must look after its deadline.
-    pub fn send_ipv4(&self, mut frames: FrameChain, origin: Option<Origin>, counters: &Counters) -> bool {
+    /// doorbell for all whose next hop is known.
+    pub fn send_ipv4(&self, mut frames: FrameChain, origin: Option<Origin>, counters: &Counters) -> Sent {
         let mut out = FrameChain::new();
-        let mut asked = false;
+        let mut sent = Sent { asked: false, last_drop: None };
         while let Some(frame) = frames.pop() {
             match self.route(frame, origin, &mut out) {
-                Ok(question) => asked |= question,
-                Err(reason) => counters.not_sent(reason, 1),
+                Ok(asked) => sent.asked |= asked,
+                Err(reason) => {
+                    counters.not_sent(reason, 1);
+                    sent.last_drop = Some(reason);
+                }
             }
         }
         if !out.is_empty() {
             self.send_raw(out, counters);
         }
-        asked
+        sent
     }
 
     /// Puts a frame, addressed, into `out`, or parks it. Whether a question was asked.
@@ -156,8 +167,14 @@ impl Output {
         }
     }
 
-    /// Asks again, gives up, and says when to come back.
-    pub fn poll(&self, origin: Option<Origin>, counters: &Counters) -> Option<u64> {
+    /// Asks again, gives up, and says when to come back. `absent` hears of neighbours that do not
+    /// answer.
+    pub fn poll(
+        &self,
+        origin: Option<Origin>,
+        counters: &Counters,
+        mut absent: impl FnMut(Ipv4Addr),
+    ) -> Option<u64> {
         let now = now_ns();
         loop {
             let mut state = self.state.lock();
@@ -174,7 +191,9 @@ impl Output {
                         given_up += 1;
                         drop(frame);
                     });
+                    drop(state);
                     counters.not_sent(SendDrop::NoNeighbour, given_up);
+                    absent(address);
                 }
                 None => return state.neighbours.deadline_ns(),
             }

@@ -18,6 +18,8 @@ use netwire::{
     EchoKind, EthernetHeader, IcmpEcho, IcmpMessage, IpProtocol, Ipv4Header, QuotedPacket, icmp_type,
 };
 
+use crate::counters::SendDrop;
+
 /// The most payload that a ping may carry: one frame at the usual MTU.
 pub const MAX_PAYLOAD_BYTES: usize = 1500 - Ipv4Header::LEN - IcmpEcho::LEN;
 
@@ -41,6 +43,9 @@ pub enum PingError {
     TooLong,
     /// The frame pool is empty.
     NoFrames,
+    /// The question could not be sent; for [`SendDrop::NoNeighbour`], nobody answers for the next
+    /// hop's address.
+    NotSent(SendDrop),
     /// Nothing came in time.
     TimedOut,
     /// Somebody on the way says that it does not work (ICMP type 3).
@@ -58,6 +63,7 @@ impl fmt::Display for PingError {
             PingError::Ourselves => f.write_str("that is the node's own address"),
             PingError::TooLong => write!(f, "more than {MAX_PAYLOAD_BYTES} bytes do not fit one frame"),
             PingError::NoFrames => f.write_str("the frame pool is empty"),
+            PingError::NotSent(reason) => write!(f, "not sent: {}", reason.name()),
             PingError::TimedOut => f.write_str("no answer in time"),
             PingError::Unreachable { from, code } => {
                 let what = match code {
@@ -80,6 +86,7 @@ impl core::error::Error for PingError {}
 /// One question under way.
 pub(crate) struct Pending {
     destination: Ipv4Addr,
+    next_hop: Ipv4Addr,
     identifier: u16,
     sequence: u16,
     payload_bytes: usize,
@@ -121,6 +128,7 @@ impl Pings {
         &self,
         source: Ipv4Addr,
         destination: Ipv4Addr,
+        next_hop: Ipv4Addr,
         payload_bytes: usize,
     ) -> Result<(Arc<Pending>, NetFrame), PingError> {
         let icmp_bytes = IcmpEcho::LEN + payload_bytes;
@@ -143,6 +151,7 @@ impl Pings {
         }
         let pending = Arc::new(Pending {
             destination,
+            next_hop,
             identifier,
             sequence: echo.sequence,
             payload_bytes,
@@ -161,6 +170,13 @@ impl Pings {
         let removed = place.map(|place| list.swap_remove(place));
         drop(list);
         drop(removed);
+    }
+
+    /// A neighbour does not answer: what was to go by it has not gone.
+    pub fn absent(&self, next_hop: Ipv4Addr) {
+        for pending in self.pending.lock().iter().filter(|pending| pending.next_hop == next_hop) {
+            pending.answer(Err(PingError::NotSent(SendDrop::NoNeighbour)));
+        }
     }
 
     /// Looks whether an ICMP message answers one of the questions. `true`: it did.
@@ -227,7 +243,7 @@ impl Pings {
 }
 
 impl Pending {
-    fn answer(&self, outcome: Result<PingReply, PingError>) {
+    pub fn answer(&self, outcome: Result<PingReply, PingError>) {
         let mut place = self.outcome.lock();
         if place.is_none() {
             *place = Some(outcome);

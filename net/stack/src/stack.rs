@@ -16,11 +16,11 @@ use kcore::sync::SpinLock;
 use kcore::task::{self, Placement, Priority, SpawnError};
 use netwire::MacAddr;
 
-use crate::counters::{Counters, DropCount};
+use crate::counters::{Counters, DropCount, SendDrop};
 use crate::handlers::{BindError, Binding, ChecksumPolicy, Handlers, UdpHandler};
 use crate::library::Library;
 use crate::link::{LibraryQueue, Link};
-use crate::output::{Origin, Output};
+use crate::output::{Origin, Output, Sent};
 use crate::ping::{PingError, PingReply, Pings};
 use crate::receive::{Ear, Forwarder};
 
@@ -154,7 +154,8 @@ impl Stack {
             if let Some(addresses) = polled.addresses {
                 self.set_addresses(addresses);
             }
-            let ask_again_ns = self.output.poll(self.origin(), &self.counters);
+            let ask_again_ns =
+                self.output.poll(self.origin(), &self.counters, |next_hop| self.pings.absent(next_hop));
             match polled.deadline_ns.into_iter().chain(ask_again_ns).min() {
                 Some(deadline_ns) => {
                     self.wake.wait_until(deadline_ns);
@@ -245,16 +246,22 @@ impl Stack {
     /// Ethernet header, and the packet. Frames whose next hop is not known wait for the answer to
     /// an ARP request, as long as few do. From any context but an interrupt.
     pub fn send_ipv4(&self, frames: FrameChain) {
-        if self.output.send_ipv4(frames, self.origin(), &self.counters) {
+        self.send(frames);
+    }
+
+    fn send(&self, frames: FrameChain) -> Sent {
+        let sent = self.output.send_ipv4(frames, self.origin(), &self.counters);
+        if sent.asked {
             self.wake.signal();
         }
+        sent
     }
 
     /// The MAC address through which `destination` is reached, if it is known now; if not, it is
     /// asked for, and known a little later.
     pub fn next_hop_mac(&self, destination: Ipv4Addr) -> Option<MacAddr> {
         let origin = self.origin()?;
-        let next_hop = if origin.subnet.contains(destination) { destination } else { origin.gateway? };
+        let next_hop = origin.next_hop(destination)?;
         let (mac, asked) = self.output.resolve(next_hop, origin, &self.counters);
         if asked {
             self.wake.signal();
@@ -269,12 +276,16 @@ impl Stack {
         payload_bytes: usize,
         timeout_ns: u64,
     ) -> Result<PingReply, PingError> {
-        let source = self.subnet().ok_or(PingError::NoAddress)?.address();
+        let origin = self.origin().ok_or(PingError::NoAddress)?;
+        let source = origin.subnet.address();
         if destination == source || destination.is_loopback() {
             return Err(PingError::Ourselves);
         }
-        let (pending, frame) = self.pings.prepare(source, destination, payload_bytes)?;
-        self.send_ipv4(chain_of(frame));
+        let next_hop = origin.next_hop(destination).ok_or(PingError::NotSent(SendDrop::NoRoute))?;
+        let (pending, frame) = self.pings.prepare(source, destination, next_hop, payload_bytes)?;
+        if let Some(reason) = self.send(chain_of(frame)).last_drop {
+            pending.answer(Err(PingError::NotSent(reason)));
+        }
         let outcome = pending.wait(timeout_ns);
         self.pings.finish(&pending);
         outcome
