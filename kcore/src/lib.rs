@@ -35,6 +35,11 @@ pub mod timer;
 
 pub use start::{boot_milestone_ns, command_line, init, run};
 
+/// Random numbers that key hash tables; not for secrets.
+pub mod random {
+    pub use arch::random::seed;
+}
+
 /// Addresses, as types.
 pub mod addr {
     pub use arch::addr::PhysAddr;

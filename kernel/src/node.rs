@@ -1,11 +1,15 @@
 //! The node: what was assembled at boot, for the shell to show and to change.
 
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::Ipv4Addr;
 
 use announce::Announcement;
-use config::{Config, NodeAddress};
+use config::{Config, Ipv4Cidr, NodeAddress};
+use hv::{GuestSpec, Hypervisor};
+use kcore::archive;
 use kcore::task::{self, Placement, Priority};
 use kcore::time;
 use stack::{AddressConfig, Stack, Subnet};
@@ -16,8 +20,9 @@ const NIC_CPU: usize = 0;
 /// What the node is made of.
 pub struct Node {
     config: Config,
-    /// The node's own IP, by card; the first is the uplink.
+    /// The node's own IP, by card; the first is the uplink, the last the guests' switch.
     stacks: Vec<Arc<Stack>>,
+    hypervisor: Arc<Hypervisor>,
 }
 
 impl Node {
@@ -30,8 +35,29 @@ impl Node {
 
     /// Assembles the node from its configuration. What cannot be had is said, and left out.
     pub fn assemble(config: Config) -> Node {
-        let stacks = start_stacks(&config);
-        Node { config, stacks }
+        let mut stacks = start_stacks(&config);
+        let hypervisor = Hypervisor::new(guest_specs(&config), kcore::random::seed());
+        if let Some(port) = hypervisor.node_port() {
+            let address = fixed_address("the switch's address", &config.switch.address, None);
+            match address.map(|address| Stack::start(port, address, NIC_CPU)) {
+                Some(Ok(stack)) => stacks.push(stack),
+                Some(Err(error)) => refuse("the node's port of the switch", &error),
+                None => {}
+            }
+        }
+        for guest in config.guests.iter().filter(|guest| guest.autostart) {
+            // A guest that was refused has said why already.
+            let described = hypervisor.list().iter().any(|line| line.name == guest.name);
+            if described && let Err(error) = hypervisor.start(&guest.name) {
+                refuse(&format!("guest {}", guest.name), &error);
+            }
+        }
+        Node { config, stacks, hypervisor }
+    }
+
+    /// The guests.
+    pub fn hypervisor(&self) -> &Arc<Hypervisor> {
+        &self.hypervisor
     }
 
     /// The node's own IP on each card.
@@ -46,13 +72,14 @@ impl Node {
 
     /// Stops guests and services, before the machine goes off.
     pub fn stop_everything(&self) {
+        self.hypervisor.stop_all();
         nvme::shut_down();
     }
 }
 
 /// Says that something of the configuration could not be had.
 fn refuse(what: &str, reason: &dyn core::fmt::Display) {
-    log::error!("{}", Announcement::Refused { what, reason: &alloc::format!("{reason}") });
+    log::error!("{}", Announcement::Refused { what, reason: &format!("{reason}") });
 }
 
 /// A stack on every card. The configured address is the first card's, the uplink; others ask DHCP.
@@ -73,14 +100,47 @@ fn start_stacks(config: &Config) -> Vec<Arc<Stack>> {
 }
 
 fn uplink_address(address: &NodeAddress) -> AddressConfig {
-    let NodeAddress::Fixed { address, gateway } = address else { return AddressConfig::Dhcp };
-    match Subnet::new(address.address(), address.prefix_bits()) {
-        Some(subnet) => AddressConfig::Fixed { subnet, gateway: *gateway },
-        None => {
-            refuse("the node's address", &alloc::format!("{address} is no host's; DHCP is asked instead"));
-            AddressConfig::Dhcp
+    match address {
+        NodeAddress::Dhcp => AddressConfig::Dhcp,
+        NodeAddress::Fixed { address, gateway } => {
+            fixed_address("the node's address", address, *gateway).unwrap_or(AddressConfig::Dhcp)
         }
     }
+}
+
+/// A configured address, if a host can have it.
+fn fixed_address(what: &str, address: &Ipv4Cidr, gateway: Option<Ipv4Addr>) -> Option<AddressConfig> {
+    let subnet = Subnet::new(address.address(), address.prefix_bits());
+    if subnet.is_none() {
+        refuse(what, &format!("{address} is no host's"));
+    }
+    subnet.map(|subnet| AddressConfig::Fixed { subnet, gateway })
+}
+
+/// The guests whose files are in the boot archive. The others are refused, each alone.
+fn guest_specs(config: &Config) -> Vec<GuestSpec> {
+    let mut specs = Vec::new();
+    for (number, guest) in (1..).zip(&config.guests) {
+        let file = |name: &str| {
+            archive::file(name)
+                .ok_or_else(|| format!("the boot archive has no {name}; `up` packs what nos.toml names"))
+        };
+        let files = file(&guest.kernel)
+            .and_then(|kernel| guest.initrd.as_deref().map(file).transpose().map(|initrd| (kernel, initrd)));
+        match files {
+            Ok((kernel, initrd)) => specs.push(GuestSpec {
+                name: guest.name.clone(),
+                cpus: guest.cpus as usize,
+                memory_bytes: guest.memory_bytes,
+                kernel,
+                initrd,
+                command_line: config.guest_command_line(guest),
+                network: guest.network.address().map(|_| hv::guest_mac(number)),
+            }),
+            Err(why) => refuse(&format!("guest {}", guest.name), &why),
+        }
+    }
+    specs
 }
 
 /// Says the card's address once it has one.
@@ -89,7 +149,7 @@ fn announce_address(stack: &Arc<Stack>) {
     let announced = task::spawn("address", Placement::Cpu(NIC_CPU), Priority::Normal, move || {
         if let Some(subnet) = waiting.wait_for_address(u64::MAX) {
             let nic = waiting.card().name();
-            log::info!("{}", Announcement::Address { nic, address: &alloc::format!("{subnet}") });
+            log::info!("{}", Announcement::Address { nic, address: &format!("{subnet}") });
         }
     });
     if let Err(error) = announced {

@@ -26,6 +26,7 @@ pub mod ioapic;
 pub mod paging;
 pub mod port;
 pub mod power;
+pub mod random;
 pub mod serial;
 mod shootdown;
 pub mod smp;

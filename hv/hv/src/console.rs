@@ -103,6 +103,11 @@ impl Console {
         self.news.wait_until(deadline_ns)
     }
 
+    /// Ends a [`Console::wait`] without output: the viewer is to leave.
+    pub fn end_wait(&self) {
+        self.news.signal();
+    }
+
     /// Queues typed bytes. How many were taken.
     pub fn type_bytes(&self, bytes: &[u8]) -> usize {
         let mut input = self.input.lock();

@@ -1,3 +1,161 @@
 //! Commands about the guests.
-use super::Command;
-pub(super) const COMMANDS: &[Command] = &[];
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release},
+};
+
+use hv::{ConsoleHandle, GuestLine};
+use kcore::console;
+use kcore::task::{self, Placement, Priority};
+
+use super::{Command, Done, Size, say};
+use crate::node::Node;
+
+pub(super) const COMMANDS: &[Command] = &[HV];
+
+const HV: Command = Command {
+    name: "hv",
+    usage: "list | start GUEST | stop GUEST | console GUEST | stat GUEST",
+    help: "the guests: what they do, their consoles, their exits",
+    run: hv,
+};
+
+/// Ctrl-]: leaves a guest's console.
+const ESCAPE: u8 = 0x1d;
+
+fn hv(node: &Node, arguments: &[&str]) -> Done {
+    match arguments {
+        ["list"] => {
+            list(node);
+            Ok(())
+        }
+        ["start", name] => {
+            node.hypervisor().start(name)?;
+            say!("{name} starts; `hv console {name}` shows it");
+            Ok(())
+        }
+        ["stop", name] => {
+            node.hypervisor().stop(name)?;
+            say!("{name} is stopped");
+            Ok(())
+        }
+        ["console", name] => view(node, name),
+        ["stat", name] => stat(node, name),
+        _ => Err(HV.wrong_use()),
+    }
+}
+
+fn list(node: &Node) {
+    let guests = node.hypervisor().list();
+    if guests.is_empty() {
+        say!("no guest is described; nos.toml describes them");
+        return;
+    }
+    for guest in guests {
+        let cpus: Vec<String> = guest.host_cpus.iter().map(|cpu| format!("{cpu}")).collect();
+        let place = if cpus.is_empty() { String::new() } else { format!(" on CPU {}", cpus.join(", ")) };
+        let card = guest.mac.map(|mac| format!(", {mac}")).unwrap_or_default();
+        say!(
+            "{:<10} {}: {} CPUs{place}, {}{card}{}",
+            guest.name,
+            guest.state,
+            guest.cpus,
+            Size(guest.memory_bytes),
+            milestones(&guest)
+        );
+    }
+}
+
+/// How long the guest took, from its start.
+fn milestones(guest: &GuestLine) -> String {
+    let since = |later_ns: Option<u64>| Some(later_ns?.saturating_sub(guest.started_ns?) / 1_000_000);
+    match (since(guest.first_output_ns), since(guest.ready_ns)) {
+        (Some(output_ms), Some(ready_ms)) => {
+            format!("; first output after {output_ms} ms, ready after {ready_ms} ms")
+        }
+        (Some(output_ms), None) => format!("; first output after {output_ms} ms"),
+        (None, _) => String::new(),
+    }
+}
+
+fn stat(node: &Node, name: &str) -> Done {
+    let stat = node.hypervisor().stat(name)?;
+    for (cpu, counters) in stat.cpus.iter().enumerate() {
+        say!("CPU {cpu}: {} entries, {} exits", counters.entries, counters.total_exits());
+        for (reason, exits) in counters.named_exits().filter(|&(_, exits)| exits > 0) {
+            say!("  {exits:>12}  {reason}");
+        }
+        say!(
+            "  injected: {} interrupts ({} by the 8259), {} NMIs, {} exceptions; {} pending toggles",
+            counters.interrupts,
+            counters.external_interrupts,
+            counters.nmis,
+            counters.exceptions,
+            counters.pending_toggles
+        );
+        let unknown = counters.unknown_msr_reads + counters.unknown_msr_writes;
+        if unknown > 0 {
+            say!("  {unknown} accesses to unknown MSRs, the last {:#x}", counters.last_unknown_msr);
+        }
+        if counters.unclaimed_mmio > 0 {
+            say!(
+                "  {} accesses to memory where nothing is, the last {:#x}",
+                counters.unclaimed_mmio,
+                counters.last_unclaimed_mmio
+            );
+        }
+    }
+    if let Some(nic) = stat.nic {
+        say!("card: {:?}", nic.card);
+        say!("switch port: {:?}; {} frames found no room in its queue", nic.switch, nic.queue_dropped);
+    }
+    Ok(())
+}
+
+/// Shows the guest's console and types to it until Ctrl-].
+fn view(node: &Node, name: &str) -> Done {
+    let typing = node.hypervisor().console(name)?;
+    let viewing = node.hypervisor().console(name)?;
+    say!("console of {name}; Ctrl-] leaves it");
+    let leave = Arc::new(AtomicBool::new(false));
+    let viewer_leaves = leave.clone();
+    let viewer = task::spawn("viewer", Placement::Cpu(kcore::cpu::index()), Priority::Normal, move || {
+        show(&viewing, &viewer_leaves);
+    })?;
+    loop {
+        match console::read_byte() {
+            ESCAPE => break,
+            byte => {
+                // A guest that does not read its line is shown as one that does not answer.
+                typing.type_bytes(&[byte]);
+            }
+        }
+    }
+    leave.store(true, Release);
+    typing.end_wait();
+    viewer.join();
+    say!("");
+    Ok(())
+}
+
+/// The viewer's task: what the guest wrote so far, then what it writes.
+fn show(guest: &ConsoleHandle, leave: &AtomicBool) {
+    let mut cursor = guest.oldest();
+    let mut bytes = [0; 512];
+    while !leave.load(Acquire) {
+        let piece = guest.read(&mut cursor, &mut bytes);
+        if piece.missed > 0 {
+            say!("[{} bytes were overwritten before they were shown]", piece.missed);
+        }
+        if piece.count > 0 {
+            console::write_raw(&bytes[..piece.count]);
+        } else {
+            guest.wait(u64::MAX);
+        }
+    }
+}
