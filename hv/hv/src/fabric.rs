@@ -143,10 +143,6 @@ impl Plug {
         }
     }
 
-    pub fn id(&self) -> PortId {
-        self.id
-    }
-
     pub fn counters(&self) -> PortCounters {
         *self.fabric.inner.lock().switch.counters(self.id)
     }
@@ -199,10 +195,6 @@ impl FrameQueue {
     /// Takes everything that waits, behind what `into` has already.
     pub fn take(&self, into: &mut FrameChain) {
         into.append(&mut self.inner.lock().frames);
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.inner.lock().frames.is_empty()
     }
 
     pub fn dropped(&self) -> u64 {

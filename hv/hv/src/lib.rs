@@ -21,6 +21,7 @@ extern crate alloc;
 mod bell;
 pub mod console;
 mod fabric;
+mod gateway;
 mod guest;
 mod nic;
 mod node_port;
@@ -41,10 +42,12 @@ use kcore::task::{self, Placement, Priority};
 use kcore::time;
 use machine::counters::Counters;
 use netwire::MacAddr;
+use stack::{Stack, Subnet};
 use switch::Settings;
 
 use console::Console;
 use fabric::Fabric;
+pub use gateway::Gateway;
 use guest::State;
 pub use guest::{Ending, Guest, GuestSpec};
 pub use nic::NicStats;
@@ -184,6 +187,28 @@ impl Hypervisor {
     /// The node's port of the switch, for the stack.
     pub fn node_port(&self) -> Option<Arc<dyn NetDevice>> {
         self.node_port.clone().map(|device| device as Arc<dyn NetDevice>)
+    }
+
+    /// Makes the node the guests' router: between their network `subnet`, on which the
+    /// node is by `inside` (the stack on [`Hypervisor::node_port`]), and the network of
+    /// `uplink`. `keys` are random.
+    pub fn connect(
+        &self,
+        uplink: &Arc<Stack>,
+        inside: &Arc<Stack>,
+        subnet: Subnet,
+        keys: [u64; 2],
+    ) -> Option<Arc<Gateway>> {
+        let port = self.node_port.as_ref()?;
+        let gateway = Arc::new(Gateway::new(uplink.clone(), inside.clone(), subnet, keys));
+        port.set_gateway(gateway.clone());
+        uplink.set_forwarder(Some(gateway.clone()));
+        Some(gateway)
+    }
+
+    /// Frames of floods for whose copies the node had no memory.
+    pub fn flood_copies_lost(&self) -> u64 {
+        self.fabric.copies_lost()
     }
 
     /// The guests, as `hv list` shows them.

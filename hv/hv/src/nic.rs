@@ -54,7 +54,6 @@ impl Port for NicPort {
 
 /// The card. Shared by the board (registers) and the first CPU's task (queues).
 pub struct Nic {
-    mac: MacAddr,
     ram: Arc<GuestMemory>,
     function: SpinLock<NetFunction>,
     port: Arc<NicPort>,
@@ -102,7 +101,6 @@ impl Nic {
         });
         let plug = fabric.plug(mac, port.clone())?;
         Ok(Nic {
-            mac,
             ram,
             function: SpinLock::new(NetFunction::net(NetConfig::new(mac.0), 0)),
             port,
@@ -112,10 +110,6 @@ impl Nic {
             source: SpinLock::new(Source::default()),
             bells,
         })
-    }
-
-    pub fn mac(&self) -> MacAddr {
-        self.mac
     }
 
     /// What the card is on the guest's PCI bus.

@@ -16,6 +16,7 @@ use kcore::sync::{Once, SpinLock};
 use netwire::MacAddr;
 
 use crate::fabric::{Fabric, FrameQueue, Plug, PlugError, Port};
+use crate::gateway::Gateway;
 
 /// The card's name.
 pub const NAME: &str = "switch0";
@@ -29,6 +30,8 @@ struct NodePort {
     queue: FrameQueue,
     softirq: Once<Softirq>,
     receiver: SpinLock<Option<Arc<dyn Receiver>>>,
+    /// Sees the frames before the receiver does.
+    gateway: SpinLock<Option<Arc<Gateway>>>,
     received_frames: AtomicU64,
     received_bytes: AtomicU64,
     dropped: AtomicU64,
@@ -49,16 +52,28 @@ impl NodePort {
         let mut frames = FrameChain::new();
         self.queue.take(&mut frames);
         let receiver = self.receiver.lock().clone();
-        let Some(receiver) = receiver else {
-            self.dropped.fetch_add(frames.len() as u64, Relaxed);
-            return;
-        };
-        self.received_frames.fetch_add(frames.len() as u64, Relaxed);
+        let gateway = self.gateway.lock().clone();
         while let Some(frame) = frames.pop() {
+            self.received_frames.fetch_add(1, Relaxed);
             self.received_bytes.fetch_add(frame.len() as u64, Relaxed);
-            receiver.receive(frame);
+            let own = match &gateway {
+                Some(gateway) => gateway.outbound(frame),
+                None => Some(frame),
+            };
+            match (own, &receiver) {
+                (Some(frame), Some(receiver)) => receiver.receive(frame),
+                (Some(_), None) => {
+                    self.dropped.fetch_add(1, Relaxed);
+                }
+                (None, _) => {}
+            }
         }
-        receiver.receive_done();
+        if let Some(gateway) = gateway {
+            gateway.batch_done();
+        }
+        if let Some(receiver) = receiver {
+            receiver.receive_done();
+        }
     }
 }
 
@@ -93,6 +108,7 @@ impl SwitchDevice {
             queue: FrameQueue::new(QUEUE_FRAMES),
             softirq: Once::new(),
             receiver: SpinLock::new(None),
+            gateway: SpinLock::new(None),
             received_frames: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -104,6 +120,13 @@ impl SwitchDevice {
         // Set here alone.
         let _ = port.softirq.set(softirq);
         Ok(Arc::new(SwitchDevice { mac, port, plug, sent_frames: AtomicU64::new(0) }))
+    }
+}
+
+impl SwitchDevice {
+    /// Has `gateway` see the guests' frames first.
+    pub fn set_gateway(&self, gateway: Arc<Gateway>) {
+        *self.port.gateway.lock() = Some(gateway);
     }
 }
 
