@@ -145,7 +145,7 @@ pub struct VirtioNet {
     cpu: usize,
     softirq: Once<Softirq>,
     /// Kept for their lives; the table must go before the interrupts it points to.
-    _interrupts: Once<(Msix, Interrupt, Option<Interrupt>)>,
+    interrupts: Once<(Msix, Interrupt, Option<Interrupt>)>,
 }
 
 impl VirtioNet {
@@ -199,7 +199,7 @@ impl VirtioNet {
             counters: Counters::default(),
             cpu,
             softirq: Once::new(),
-            _interrupts: Once::new(),
+            interrupts: Once::new(),
         });
         let started = device.connect(msix, config_vector).and_then(|()| {
             let mut receive = device.receive.lock();
@@ -236,7 +236,7 @@ impl VirtioNet {
             msix.bind(vector, &interrupt);
             changes = Some(interrupt);
         }
-        let _ = self._interrupts.set((msix, queues, changes));
+        let _ = self.interrupts.set((msix, queues, changes));
         Ok(())
     }
 
@@ -379,7 +379,7 @@ impl VirtioNet {
             return Err(StartError::FeaturesRefused);
         }
         let config_vector =
-            self._interrupts.get().and_then(|(_, _, changes)| changes.as_ref().map(|_| CONFIG_VECTOR));
+            self.interrupts.get().and_then(|(_, _, changes)| changes.as_ref().map(|_| CONFIG_VECTOR));
         self.registers.set_config_vector(config_vector);
         let enable = |number, queue: &FrameQueue| {
             if self.registers.queue_limit(number) < queue.layout().size().get() {

@@ -160,6 +160,10 @@ impl Handlers {
         }
     }
 
+    pub fn is_bound(&self, port: u16) -> bool {
+        port == DHCP_CLIENT_PORT || self.table.lock().iter().any(|bound| bound.port == port)
+    }
+
     /// Bound ports and how many datagrams each got.
     pub fn list(&self) -> Vec<(u16, u64)> {
         let table = self.table.lock();

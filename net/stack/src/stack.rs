@@ -231,6 +231,11 @@ impl Stack {
         self.handlers.bind(port, policy, handler)
     }
 
+    /// Whether the node itself uses a UDP port here, so that nobody else may be given it.
+    pub fn uses_udp_port(&self, port: u16) -> bool {
+        self.handlers.is_bound(port)
+    }
+
     /// Sets who sees the frames of forwarded ports and tracked flows.
     pub fn set_forwarder(&self, forwarder: Option<Arc<dyn Forwarder>>) {
         let old = core::mem::replace(&mut *self.forwarder.lock(), forwarder);
