@@ -42,9 +42,9 @@ mod string_io;
 pub mod time;
 pub mod walk;
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod fake;
-#[cfg(test)]
-mod fuzz_tests;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 
 pub use cpu::{Action, Cpu, GuestConfig, Next, StopReason};

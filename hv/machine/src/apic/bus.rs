@@ -194,8 +194,9 @@ impl ApicBus {
     }
 
     /// Delivers a message. `sender` is the CPU whose own task calls, if one does: it looks at its
-    /// mailbox before it enters the guest anyway, so its own doorbell stays quiet.
-    pub fn send(&self, message: Message, sender: Option<usize>) {
+    /// mailbox before it enters the guest anyway, so its own doorbell stays quiet. False if no CPU
+    /// took the message.
+    pub fn send(&self, message: Message, sender: Option<usize>) -> bool {
         let cpus = self.cpus();
         if message.mode == DeliveryMode::LowestPriority {
             // Any one of the targets will do; take turns.
@@ -203,22 +204,19 @@ impl ApicBus {
             let enabled = |&cpu: &usize| {
                 self.is_target(cpu, message.destination) && self.mailboxes[cpu].address().enabled
             };
-            if let Some(cpu) = (first..cpus).chain(0..first).find(enabled) {
-                self.post(cpu, message, sender);
-            }
-            return;
+            let target = (first..cpus).chain(0..first).find(enabled);
+            return target.is_some_and(|cpu| self.post(cpu, message, sender));
         }
-        for cpu in (0..cpus).filter(|&cpu| self.is_target(cpu, message.destination)) {
-            self.post(cpu, message, sender);
-        }
+        let targets = (0..cpus).filter(|&cpu| self.is_target(cpu, message.destination));
+        targets.fold(false, |taken, cpu| self.post(cpu, message, sender) || taken)
     }
 
-    fn post(&self, cpu: usize, message: Message, sender: Option<usize>) {
-        let Some(mailbox) = self.mailboxes.get(cpu) else { return };
+    fn post(&self, cpu: usize, message: Message, sender: Option<usize>) -> bool {
+        let Some(mailbox) = self.mailboxes.get(cpu) else { return false };
         match message.mode {
             DeliveryMode::Fixed | DeliveryMode::LowestPriority => {
                 if !mailbox.address().enabled {
-                    return;
+                    return false;
                 }
                 mailbox.post(message.vector, message.level_triggered);
             }
@@ -226,11 +224,12 @@ impl ApicBus {
             DeliveryMode::Init => mailbox.post_event(EVENT_INIT),
             DeliveryMode::StartUp => mailbox.post_start_up(message.vector),
             // There is no system management mode here, and the 8259's output has a wire.
-            DeliveryMode::SystemManagement | DeliveryMode::ExternalInterrupt => return,
+            DeliveryMode::SystemManagement | DeliveryMode::ExternalInterrupt => return false,
         }
         if sender != Some(cpu) {
             self.doorbell.ring(cpu);
         }
+        true
     }
 
     /// The 8259 pair's output changed, or may have.

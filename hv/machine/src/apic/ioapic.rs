@@ -7,6 +7,8 @@
 //! - A level-triggered pin sends once, sets Remote IRR, and sends again at the end of interrupt
 //!   if the line is still asserted. A line that falls in between is not taken back: the message
 //!   has left.
+//! - A message that no local APIC takes (all are switched off, say while a kernel hands over to
+//!   another) sets no Remote IRR, or the pin would be dead for ever; it is offered again.
 //! - Pins are driven by *assertion*, so the polarity bit is kept and has no effect: our devices
 //!   have no electrical level that a guest could describe wrongly.
 
@@ -36,6 +38,9 @@ const ENTRY_MASKED: u64 = 1 << 16;
 const ENTRY_READ_ONLY: u64 = 1 << 12 | ENTRY_REMOTE_IRR;
 const ENTRY_BITS: u64 = 0xff00_0000_0001_ffff;
 
+/// Takes a message to the local APICs; false if none of them accepted it.
+pub type Send<'a> = &'a mut dyn FnMut(Message) -> bool;
+
 /// The chip. Methods that can cause a message hand it to `send`.
 #[derive(Clone, Debug)]
 pub struct IoApic {
@@ -43,6 +48,8 @@ pub struct IoApic {
     id: u8,
     entries: [u64; PINS],
     lines: u32,
+    /// Level-triggered pins whose message nobody took.
+    refused: u32,
 }
 
 impl Default for IoApic {
@@ -53,7 +60,7 @@ impl Default for IoApic {
 
 impl IoApic {
     pub fn new() -> Self {
-        Self { select: 0, id: 0, entries: [ENTRY_MASKED; PINS], lines: 0 }
+        Self { select: 0, id: 0, entries: [ENTRY_MASKED; PINS], lines: 0, refused: 0 }
     }
 
     fn message(entry: u64) -> Option<Message> {
@@ -72,20 +79,30 @@ impl IoApic {
     }
 
     /// Sends for a level-triggered pin that is asserted, open, and not being served.
-    fn send_level(&mut self, pin: usize, send: &mut dyn FnMut(Message)) {
+    fn send_level(&mut self, pin: usize, send: Send) {
         let entry = self.entries[pin];
         let asserted = self.lines & (1 << pin) != 0;
         if asserted && entry & ENTRY_LEVEL != 0 && entry & (ENTRY_MASKED | ENTRY_REMOTE_IRR) == 0 {
             let Some(message) = Self::message(entry) else { return };
-            if matches!(message.mode, DeliveryMode::Fixed | DeliveryMode::LowestPriority) {
+            self.refused &= !(1 << pin);
+            if !send(message) {
+                self.refused |= 1 << pin;
+            } else if matches!(message.mode, DeliveryMode::Fixed | DeliveryMode::LowestPriority) {
                 self.entries[pin] |= ENTRY_REMOTE_IRR;
             }
-            send(message);
+        }
+    }
+
+    /// Offers again what nobody took.
+    pub fn retry(&mut self, send: Send) {
+        let refused = core::mem::take(&mut self.refused);
+        for pin in (0..PINS).filter(|pin| refused & 1 << pin != 0) {
+            self.send_level(pin, send);
         }
     }
 
     /// Drives a pin.
-    pub fn set_line(&mut self, pin: u8, asserted: bool, send: &mut dyn FnMut(Message)) {
+    pub fn set_line(&mut self, pin: u8, asserted: bool, send: Send) {
         let pin = usize::from(pin);
         let Some(&entry) = self.entries.get(pin) else { return };
         let bit = 1u32 << pin;
@@ -106,7 +123,7 @@ impl IoApic {
     }
 
     /// A local APIC ended the service of a level-triggered vector.
-    pub fn end_of_interrupt(&mut self, vector: u8, send: &mut dyn FnMut(Message)) {
+    pub fn end_of_interrupt(&mut self, vector: u8, send: Send) {
         for pin in 0..PINS {
             let entry = self.entries[pin];
             if entry & 0xff == u64::from(vector) && entry & ENTRY_REMOTE_IRR != 0 {
@@ -142,7 +159,7 @@ impl IoApic {
         }
     }
 
-    pub fn write(&mut self, offset: u64, value: u32, send: &mut dyn FnMut(Message)) {
+    pub fn write(&mut self, offset: u64, value: u32, send: Send) {
         match offset {
             REG_SELECT => self.select = (value & 0xff) as u8,
             REG_WINDOW => self.write_register(self.select, value, send),
@@ -151,7 +168,7 @@ impl IoApic {
         }
     }
 
-    fn write_register(&mut self, index: u8, value: u32, send: &mut dyn FnMut(Message)) {
+    fn write_register(&mut self, index: u8, value: u32, send: Send) {
         if index == INDEX_ID {
             self.id = (value >> 24 & 0xf) as u8;
             return;

@@ -141,6 +141,7 @@ impl Board {
             }
             LineChange::Isa { line, asserted } => pic.set_line(line, asserted),
         });
+        self.ioapic.retry(&mut |message| self.bus.send(message, sender));
         self.publish_external_interrupt(sender);
     }
 

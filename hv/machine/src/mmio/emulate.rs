@@ -5,7 +5,7 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
 use super::arithmetic::{self, Operation, apply};
 use super::{Context, Failure, Progress, strings};
-use crate::backend::{AccessBytes, Gpr, SegmentName};
+use crate::backend::{AccessBytes, CodeBits, Gpr, SegmentName};
 use crate::chipset::BoardLock;
 use crate::registers::merge;
 
@@ -80,7 +80,9 @@ impl<B: BoardLock> Context<'_, B> {
                 _ => value,
             })
         });
-        address.ok_or(Failure::Unsupported)
+        let address = address.ok_or(Failure::Unsupported)?;
+        let wraps = self.vcpu.code_bits() != CodeBits::SixtyFour;
+        Ok(if wraps { address & 0xffff_ffff } else { address })
     }
 
     /// The value of operand `operand`, whose width in memory is `width`.
