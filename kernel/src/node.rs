@@ -5,13 +5,15 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
+use core::num::NonZeroU16;
 
 use announce::Announcement;
-use config::{Config, Ipv4Cidr, NodeAddress};
+use config::{Config, Ipv4Cidr, NetblkService, NodeAddress};
 use hv::{GuestSpec, Hypervisor};
 use kcore::archive;
 use kcore::task::{self, Placement, Priority};
 use kcore::time;
+use netblk_server::StartOptions;
 use stack::{AddressConfig, Stack, Subnet};
 
 /// The CPU that takes the network cards' interrupts, and so runs their softirqs and the node's stack.
@@ -36,6 +38,9 @@ impl Node {
     /// Assembles the node from its configuration. What cannot be had is said, and left out.
     pub fn assemble(config: Config) -> Node {
         let mut stacks = start_stacks(&config);
+        for service in &config.netblk {
+            start_service(&stacks, service);
+        }
         let hypervisor = Hypervisor::new(guest_specs(&config), kcore::random::seed());
         if let Some(port) = hypervisor.node_port() {
             let address = fixed_address("the switch's address", &config.switch.address, None);
@@ -73,6 +78,7 @@ impl Node {
     /// Stops guests and services, before the machine goes off.
     pub fn stop_everything(&self) {
         self.hypervisor.stop_all();
+        netblk_server::stop_all();
         nvme::shut_down();
     }
 }
@@ -141,6 +147,23 @@ fn guest_specs(config: &Config) -> Vec<GuestSpec> {
         }
     }
     specs
+}
+
+/// Serves a disk as nos.toml asks.
+fn start_service(stacks: &[Arc<Stack>], service: &NetblkService) {
+    let Some(port) = NonZeroU16::new(service.port) else {
+        return refuse(&format!("netblk {}", service.disk), &"port 0 is no UDP port");
+    };
+    let mut options = StartOptions::new(&service.disk, port);
+    options.read_only = service.read_only;
+    options.cpu = service.cpu.map(|cpu| cpu as usize);
+    options.nic = service.nic.clone().unwrap_or(options.nic);
+    options.mtu = service.mtu.unwrap_or(options.mtu);
+    options.poll_us = service.poll_us.unwrap_or(options.poll_us);
+    match netblk_server::start(stacks, options) {
+        Ok(started) => log::info!("{}", Announcement::Netblk { disk: &started.disk, port: started.port }),
+        Err(error) => refuse(&format!("netblk {}", service.disk), &error),
+    }
 }
 
 /// Says the card's address once it has one.
