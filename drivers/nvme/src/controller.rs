@@ -261,8 +261,19 @@ impl Controller {
         stats
     }
 
-    pub fn registers(&self) -> &Registers {
-        &self.registers
+    /// What its registers say is wrong with it. Empty slots mostly read as ones, but some bridges
+    /// answer with zeros; the configuration space knows.
+    pub fn find_trouble(&self) -> Option<Trouble> {
+        let status = self.registers.status();
+        if status.is_gone() || !self.device.is_present() {
+            Some(Trouble::Gone)
+        } else if status.is_fatal() {
+            Some(Trouble::Fatal)
+        } else if !status.is_ready() {
+            Some(Trouble::NotReady)
+        } else {
+            None
+        }
     }
 
     pub fn guard(&self) -> &Guard {
@@ -301,11 +312,17 @@ impl Controller {
         for queue in &self.queues {
             queue.rings().close();
         }
-        // From here on the controller cannot change memory, whatever it still believes it has to
-        // do; only now may the transfers' owners have theirs back.
+        // Two locks on memory: the way to it, and the controller's own knowledge of it. Either is
+        // enough on a real bus, but a model of a controller may have looked its memory up before.
+        // Only now may the transfers' owners have theirs back.
         *bus_master = None;
         let stopped = self.registers.disable();
         let gone = trouble == Trouble::Gone || stopped == Err(ReadyError::Gone) || !self.device.is_present();
+        let again = again && !gone;
+        if !again {
+            // Before the transfers end: whoever submits the next one learns that it is the end.
+            self.set_phase(Phase::Finished);
+        }
         let status = match trouble {
             _ if gone => IoStatus::Gone,
             Trouble::Expired => IoStatus::TimedOut,
@@ -315,10 +332,9 @@ impl Controller {
         self.admin.close();
         self.guard.forget();
         log::error!("{}: {trouble}; {ended} transfers ended as failed", self.name);
-        if gone || !again {
+        if !again {
             let why = if gone { "it is gone" } else { "resets do not help" };
             log::error!("{}: given up: {why}", self.name);
-            self.set_phase(Phase::Finished);
             return;
         }
         let new_bus_master = BusMaster::enable(self.device);

@@ -23,6 +23,8 @@ pub enum Trouble {
     Violation(Violation),
     /// CSTS.CFS.
     Fatal,
+    /// CSTS.RDY is clear: it was reset by somebody else and has forgotten its queues.
+    NotReady,
     Gone,
     /// The oldest command's deadline has passed.
     Expired,
@@ -33,6 +35,7 @@ impl fmt::Display for Trouble {
         match self {
             Trouble::Violation(violation) => write!(f, "it sent {violation}"),
             Trouble::Fatal => f.write_str("it reports a fatal error"),
+            Trouble::NotReady => f.write_str("it has forgotten its queues"),
             Trouble::Gone => f.write_str("it does not answer any more"),
             Trouble::Expired => f.write_str("a command was not answered in time"),
         }
@@ -148,14 +151,7 @@ fn look(controller: &Controller, now_ns: u64) -> Look {
         Verdict::LookAt { ns } => Look::Again(Some(ns)),
         Verdict::Expired => Look::Trouble(Trouble::Expired),
         Verdict::Suspect { look_again_ns } => {
-            let status = controller.registers().status();
-            if status.is_gone() {
-                Look::Trouble(Trouble::Gone)
-            } else if status.is_fatal() {
-                Look::Trouble(Trouble::Fatal)
-            } else {
-                Look::Again(Some(look_again_ns))
-            }
+            controller.find_trouble().map_or(Look::Again(Some(look_again_ns)), Look::Trouble)
         }
     }
 }
