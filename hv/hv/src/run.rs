@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use hvarch::{GuestMemory, GuestSpace};
+use hvarch::{GuestMemory, GuestSpace, TscOrigin};
 use kcore::event::Event;
 use kcore::sync::SpinLock;
 use kcore::task::{self, Placement, Priority};
@@ -52,6 +52,7 @@ pub struct Run {
     bells: Bells,
     nic: Option<Arc<Nic>>,
     start: StartState,
+    origin: TscOrigin,
     cpus: Vec<CpuShare>,
     /// Set once: why the CPUs leave.
     ending: SpinLock<Option<Ending>>,
@@ -134,6 +135,7 @@ impl Run {
             bells,
             nic,
             start: loaded.start,
+            origin: TscOrigin::now(),
             cpus,
             ending: SpinLock::new(None),
             leaving: AtomicBool::new(false),
@@ -228,7 +230,7 @@ impl Run {
     fn cpu_task(&self, index: usize) {
         let share = &self.cpus[index];
         let bell = self.bells.of(index);
-        let mut vcpu = match hvarch::new_vcpu(self.space.clone(), bell.doorbell()) {
+        let mut vcpu = match hvarch::new_vcpu(self.space.clone(), bell.doorbell(), self.origin) {
             Ok(vcpu) => vcpu,
             Err(error) => return self.end(Ending::Failed(format!("{error}"))),
         };

@@ -77,6 +77,16 @@ pub fn tsc_hz() -> u64 {
     arch::clock::tsc_hz()
 }
 
+/// The moment at which the time-stamp counters of a guest's CPUs read 0.
+#[derive(Clone, Copy, Debug)]
+pub struct TscOrigin(u64);
+
+impl TscOrigin {
+    pub fn now() -> TscOrigin {
+        TscOrigin(arch::cpu::tsc())
+    }
+}
+
 /// A guest's physical address space: its RAM and the tables that map it.
 pub struct GuestSpace {
     memory: Arc<GuestMemory>,
@@ -119,9 +129,14 @@ impl From<OutOfMemory> for VcpuError {
 }
 
 /// Makes a virtual CPU in its reset state. The calling task's CPU is readied for
-/// guests, and the virtual CPU must be run by a task of that CPU.
-pub fn new_vcpu(space: Arc<GuestSpace>, doorbell: Arc<Doorbell>) -> Result<Box<dyn Vcpu + Send>, VcpuError> {
-    let vcpu = svm::vcpu::SvmVcpu::new(space, doorbell)?;
+/// guests, and the virtual CPU must be run by a task of that CPU. All CPUs of a guest get
+/// the same `origin`.
+pub fn new_vcpu(
+    space: Arc<GuestSpace>,
+    doorbell: Arc<Doorbell>,
+    origin: TscOrigin,
+) -> Result<Box<dyn Vcpu + Send>, VcpuError> {
+    let vcpu = svm::vcpu::SvmVcpu::new(space, doorbell, origin)?;
     svm::host::enable_on_this_cpu()?;
     Ok(Box::new(vcpu))
 }

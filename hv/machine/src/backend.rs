@@ -535,7 +535,9 @@ pub trait Vcpu {
     /// CR8 as the guest reads it.
     fn set_task_priority(&mut self, priority: u8);
 
-    /// The guest's time-stamp counter now.
+    /// The guest's time-stamp counter now. The backend makes all CPUs of a guest with
+    /// one origin, so that their counters agree to the tick: a guest that measures a
+    /// difference gives the counter up as a clock.
     fn tsc(&self) -> u64;
     /// Makes the guest's counter read `value` now.
     fn set_tsc(&mut self, value: u64);

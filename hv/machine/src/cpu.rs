@@ -169,7 +169,6 @@ impl Cpu {
         vcpu.set_rip(start.rip);
         // Bit 1 is always one; interrupts are off.
         vcpu.set_rflags(2);
-        vcpu.set_tsc(0);
         self.apic.set_virtual_wire(&self.bus);
         self.activity = Activity::Running;
     }

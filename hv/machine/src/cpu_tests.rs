@@ -395,6 +395,6 @@ fn a_loaded_kernel_starts_as_the_protocol_says() {
     let (cpu, vcpu) = &mut rig.cpus[0];
     vcpu.tsc = 77;
     cpu.start(vcpu, &start);
-    assert_eq!((vcpu.rip, vcpu.gprs[Gpr::RSI], vcpu.rflags, vcpu.tsc), (0x100_0200, 0x7000, 2, 0));
+    assert_eq!((vcpu.rip, vcpu.gprs[Gpr::RSI], vcpu.rflags, vcpu.tsc), (0x100_0200, 0x7000, 2, 77));
     assert_eq!(rig.entry(0), EntryRequest::default());
 }

@@ -20,7 +20,7 @@ use super::vmcb::{
 };
 use super::world;
 use crate::fpu::FpuState;
-use crate::{Doorbell, GuestSpace, VcpuError, fpu};
+use crate::{Doorbell, GuestSpace, TscOrigin, VcpuError, fpu};
 
 const EFER_LMA: u64 = 1 << 10;
 const EFER_SVME: u64 = 1 << 12;
@@ -119,7 +119,11 @@ pub struct SvmVcpu {
 
 impl SvmVcpu {
     /// A virtual CPU in its reset state, for a guest with the memory of `space`.
-    pub fn new(space: Arc<GuestSpace>, doorbell: Arc<Doorbell>) -> Result<SvmVcpu, VcpuError> {
+    pub fn new(
+        space: Arc<GuestSpace>,
+        doorbell: Arc<Doorbell>,
+        origin: TscOrigin,
+    ) -> Result<SvmVcpu, VcpuError> {
         let (features, maps) = host::shared().ok_or(VcpuError::NotInitialised)?;
         let mut vmcb = VmcbPage::new()?;
         let control = &mut vmcb.get_mut().control;
@@ -134,6 +138,7 @@ impl SvmVcpu {
         control.msr_permissions_pa = maps.msr_pa();
         control.virtual_interrupt = VirtualInterrupt::masking();
         control.nested_control = 1;
+        control.tsc_offset = 0u64.wrapping_sub(origin.0);
         control.nested_cr3 = space.tables.root().as_u64();
         let mut vcpu = SvmVcpu {
             vmcb,
