@@ -56,6 +56,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "host", what: "unit and property tests on the host", kind: Kind::Host },
     Suite { name: "examples", what: "the examples in the documentation", kind: Kind::Examples },
     Suite { name: "loom", what: "lock-free code in every interleaving", kind: Kind::Loom },
+    Suite { name: "arch", what: "the machine layer, in a kernel of its own", kind: Kind::Stories },
     Suite { name: "boot", what: "the node boots: CPUs, loaders, shell, power", kind: Kind::Stories },
     Suite { name: "netblk", what: "the disk over UDP", kind: Kind::Stories },
     Suite { name: "hv", what: "guests and their network", kind: Kind::Stories },
@@ -134,7 +135,7 @@ impl Suite {
                 crate::guest::build()?;
                 let name = self.name;
                 nextest(metadata, &["stories".to_owned()], |command| {
-                    command.args(["--test", name]);
+                    command.args(["--test", name]).env(crate::kernel::BUILT, "1");
                 })
             }
         }

@@ -107,7 +107,7 @@ impl PhysRange {
     /// The smallest range of whole pages that holds this one.
     pub fn to_pages(self) -> Self {
         let start = self.start.align_down(PAGE_BYTES);
-        let end = self.end().align_up(PAGE_BYTES).unwrap_or(PhysAddr(u64::MAX & !(PAGE_BYTES - 1)));
+        let end = self.end().align_up(PAGE_BYTES).unwrap_or(PhysAddr(!(PAGE_BYTES - 1)));
         Self { start, bytes: end.0.saturating_sub(start.0) }
     }
 
@@ -118,9 +118,6 @@ impl PhysRange {
 
     /// Whether the two share a byte.
     pub const fn overlaps(&self, other: &Self) -> bool {
-        self.bytes > 0
-            && other.bytes > 0
-            && self.start.0 < other.end().0
-            && other.start.0 < self.end().0
+        self.bytes > 0 && other.bytes > 0 && self.start.0 < other.end().0 && other.start.0 < self.end().0
     }
 }

@@ -55,10 +55,7 @@ impl MemoryKind {
     ///
     /// ACPI NVS memory is RAM too, but only firmware reads and writes it.
     pub const fn is_ram(self) -> bool {
-        matches!(
-            self,
-            Self::Usable | Self::LowMemory | Self::AcpiReclaim | Self::Archive | Self::Kernel
-        )
+        matches!(self, Self::Usable | Self::LowMemory | Self::AcpiReclaim | Self::Archive | Self::Kernel)
     }
 
     /// The kind for an address-range type as E820, PVH and Multiboot2 number them
@@ -164,9 +161,7 @@ impl MemoryMapBuilder {
 
     /// The kind of the elementary interval that begins at `start`.
     fn kind_at(&self, start: u64) -> Option<MemoryKind> {
-        let covering = self.ranges.iter().filter(|range| {
-            range.start.0 <= start && start < range.end().0
-        });
+        let covering = self.ranges.iter().filter(|range| range.start.0 <= start && start < range.end().0);
         match covering.map(|range| range.kind).max()? {
             MemoryKind::Usable if start < ONE_MEBIBYTE => Some(MemoryKind::LowMemory),
             kind => Some(kind),

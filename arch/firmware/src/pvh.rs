@@ -118,12 +118,7 @@ impl<'m> StartInfo<'m> {
 }
 
 /// `count` entries of `entry_bytes` at `start`.
-fn table(
-    memory: &dyn PhysicalMemory,
-    start: u64,
-    count: u32,
-    entry_bytes: usize,
-) -> Result<&[u8], PvhError> {
+fn table(memory: &dyn PhysicalMemory, start: u64, count: u32, entry_bytes: usize) -> Result<&[u8], PvhError> {
     if count == 0 {
         return Ok(&[]);
     }

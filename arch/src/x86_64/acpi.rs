@@ -1,8 +1,7 @@
 //! The machine's ACPI tables, read once at boot. See [`firmware::acpi`] for the reading.
 
 pub use firmware::acpi::{
-    AcpiError, AcpiInfo, EcamRegion, InterruptOverride, IoApic, Polarity, PowerControl, Register,
-    Trigger,
+    AcpiError, AcpiInfo, EcamRegion, InterruptOverride, IoApic, Polarity, PowerControl, Register, Trigger,
 };
 
 use super::addr::PhysAddr;

@@ -66,9 +66,7 @@ fn msr_of(register: Register) -> Msr {
 fn read(register: Register) -> u32 {
     match access() {
         // SAFETY: the page is the mapped, uncached register page; the offset lies in it, aligned.
-        Some(Access::Memory(base)) => unsafe {
-            (base + register as usize).as_ptr::<u32>().read_volatile()
-        },
+        Some(Access::Memory(base)) => unsafe { (base + register as usize).as_ptr::<u32>().read_volatile() },
         // SAFETY: the CPU is in x2APIC mode, where this MSR exists; the upper half reads as zero
         // for every register read here.
         #[allow(clippy::cast_possible_truncation, reason = "32-bit registers")]
@@ -175,8 +173,7 @@ fn send(apic_id: u32, command: u32) {
             // SAFETY: x2APIC mode; LFENCE orders the MSR write behind the fence.
             unsafe {
                 core::arch::x86_64::_mm_lfence();
-                msr_of(Register::InterruptCommand)
-                    .write(u64::from(apic_id) << 32 | u64::from(command));
+                msr_of(Register::InterruptCommand).write(u64::from(apic_id) << 32 | u64::from(command));
             }
         }
         Some(Access::Memory(_)) => {
@@ -205,8 +202,7 @@ static TIMER_DIVIDE: AtomicU32 = AtomicU32::new(0b1010);
 static TIMER_HZ: AtomicU64 = AtomicU64::new(0);
 
 /// Divide configuration codes for shifts by 0 to 7 (SDM figure 11-10).
-const DIVIDE_CODES: [u32; 8] =
-    [0b1011, 0b0000, 0b0001, 0b0010, 0b0011, 0b1000, 0b1001, 0b1010];
+const DIVIDE_CODES: [u32; 8] = [0b1011, 0b0000, 0b0001, 0b0010, 0b0011, 0b1000, 0b1001, 0b1010];
 const CALIBRATION_NS: u64 = 2_000_000;
 /// Above this rate the timer is divided: 16 ns are fine enough, and 32 bits then last a minute.
 const TIMER_HZ_WANTED: u64 = 62_500_000;

@@ -51,4 +51,3 @@ fn read_frame(frame: usize) -> Option<(usize, usize)> {
     let text = boot::text_range();
     text.contains(&return_address).then_some((caller, return_address))
 }
-

@@ -64,11 +64,7 @@ impl Context {
 /// The first instructions of a new context.
 #[unsafe(naked)]
 extern "C" fn start() -> ! {
-    naked_asm!(
-        "mov rdi, r13",
-        "call r12",
-        "ud2",
-    )
+    naked_asm!("mov rdi, r13", "call r12", "ud2",)
 }
 
 /// Leaves the running context, storing it in `prev`, and continues `next`. Returns when

@@ -126,13 +126,7 @@ pub fn route_isa(irq: u8, vector: u8, cpu: usize) -> Result<u32, RouteError> {
 }
 
 /// Routes a global system interrupt to `vector` on `cpu`. It is live when this returns.
-pub fn route_gsi(
-    gsi: u32,
-    vector: u8,
-    cpu: usize,
-    level: bool,
-    active_low: bool,
-) -> Result<(), RouteError> {
+pub fn route_gsi(gsi: u32, vector: u8, cpu: usize, level: bool, active_low: bool) -> Result<(), RouteError> {
     if !(VECTOR_DEVICE_FIRST..=VECTOR_DEVICE_LAST).contains(&vector) {
         return Err(RouteError::BadVector);
     }

@@ -86,9 +86,7 @@ fn registers() -> Registers {
         return *registers;
     }
     let power = &acpi::info().power;
-    let reset = power.reset.and_then(|reset| {
-        Some((Reachable::new(Some(reset.register))?, reset.value))
-    });
+    let reset = power.reset.and_then(|reset| Some((Reachable::new(Some(reset.register))?, reset.value)));
     let registers = Registers {
         pm1a: Reachable::new(power.pm1a_control),
         pm1b: Reachable::new(power.pm1b_control),

@@ -29,18 +29,17 @@ impl<T> Once<T> {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// Stores `value`, unless there is one: then gives it back.
-    pub fn set(&self, value: T) -> Result<&T, T> {
-        let claim =
-            self.state.compare_exchange(EMPTY, WRITING, Ordering::Acquire, Ordering::Relaxed);
+    /// Stores `value` and tells where; `None`, and nothing changes, if there is one already.
+    pub fn set(&self, value: T) -> Option<&T> {
+        let claim = self.state.compare_exchange(EMPTY, WRITING, Ordering::Acquire, Ordering::Relaxed);
         if claim.is_err() {
-            return Err(value);
+            return None;
         }
         // SAFETY: the exchange from EMPTY succeeds once, so nobody else writes; readers
         // wait for FULL.
         let stored = unsafe { (*self.value.get()).write(value) };
         self.state.store(FULL, Ordering::Release);
-        Ok(stored)
+        Some(stored)
     }
 
     /// The value, once it is there.
@@ -74,11 +73,7 @@ impl<T> IrqLock<T> {
     /// (a TLB shootdown) needs `while_waiting` to give it.
     pub fn lock_with(&self, while_waiting: impl Fn()) -> IrqGuard<'_, T> {
         let interrupts = cpu::irq_save();
-        while self
-            .locked
-            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
+        while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             while_waiting();
             cpu::pause();
         }

@@ -16,7 +16,7 @@ use super::{Check, room, rust_files};
 use crate::workspace;
 
 /// The packages that may contain it.
-const ALLOWED: [&str; 4] = ["arch", "kcore", "hvarch", "smoke"];
+const ALLOWED: [&str; 4] = ["arch", "kcore", "hvarch", "arch-smoke"];
 
 const RECORD: &str = "docs/unsafe.toml";
 

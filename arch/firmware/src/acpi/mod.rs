@@ -179,9 +179,7 @@ impl<'m> RootTable<'m> {
         self.entries
             .chunks_exact(self.entry_bytes)
             .take(MAX_TABLES)
-            .filter_map(move |entry| {
-                if wide { u64_at(entry, 0) } else { u32_at(entry, 0).map(u64::from) }
-            })
+            .filter_map(move |entry| if wide { u64_at(entry, 0) } else { u32_at(entry, 0).map(u64::from) })
             .filter(|address| *address != 0)
             .map(PhysAddr)
     }
@@ -197,8 +195,7 @@ fn xsdt_address(memory: &dyn PhysicalMemory, rsdp: PhysAddr) -> Option<PhysAddr>
 }
 
 fn is_root_pointer(bytes: &[u8]) -> bool {
-    bytes.starts_with(RSDP_SIGNATURE)
-        && bytes.get(..RSDP_BYTES).is_some_and(crate::bytes::sums_to_zero)
+    bytes.starts_with(RSDP_SIGNATURE) && bytes.get(..RSDP_BYTES).is_some_and(crate::bytes::sums_to_zero)
 }
 
 /// Looks for the root pointer where section 5.2.5.1 lets a BIOS put it: on a 16-byte

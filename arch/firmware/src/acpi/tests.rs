@@ -111,8 +111,7 @@ fn assert_is_the_machine(info: &AcpiInfo) {
     assert_eq!(info.overrides.as_slice(), [timer, sci]);
     assert_eq!(info.timer, Some(Timer { register: Register::Io(0x608), bits: 32 }));
     assert_eq!(info.hpet, Some(PhysAddr(0xfed0_0000)));
-    let ecam =
-        EcamRegion { base: PhysAddr(0xb000_0000), segment: 0, first_bus: 0, last_bus: 255 };
+    let ecam = EcamRegion { base: PhysAddr(0xb000_0000), segment: 0, first_bus: 0, last_bus: 255 };
     assert_eq!(info.ecam.as_slice(), [ecam]);
     assert_eq!(
         info.power,

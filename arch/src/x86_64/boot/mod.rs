@@ -237,8 +237,8 @@ unsafe extern "C" fn arch_entry(information: u64, protocol: u64, start_tsc: u64)
     let boot = read(PhysAddr(information), protocol, start_tsc);
     match boot.map(|boot| BOOT_INFO.set(boot)) {
         // SAFETY: `kernel_main` is the binary's; its signature is part of the contract.
-        Ok(Ok(boot)) => unsafe { kernel_main(boot) },
-        Ok(Err(_)) => cpu::halt_forever(),
+        Ok(Some(boot)) => unsafe { kernel_main(boot) },
+        Ok(None) => cpu::halt_forever(),
         Err(error) => {
             let _ = writeln!(serial::Writer, "nos: cannot start: {error:?}");
             cpu::halt_forever()

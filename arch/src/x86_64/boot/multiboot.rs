@@ -61,6 +61,6 @@ fn copy_rsdp(info: &BootInformation<'_>) -> Option<PhysAddr> {
     let mut copy = [0; RSDP_BYTES];
     let bytes = tag.len().min(RSDP_BYTES);
     copy.get_mut(..bytes)?.copy_from_slice(tag.get(..bytes)?);
-    let stored = RSDP_COPY.set(copy).ok()?;
+    let stored = RSDP_COPY.set(copy)?;
     crate::x86_64::addr::virt_to_phys(stored.as_ptr())
 }

@@ -25,8 +25,8 @@ pub use stack::{MAX_STACK_BYTES, Stack, alloc_stack, free_stack};
 pub(super) use table::PageTable;
 
 use super::addr::{
-    DIRECT_MAP_BASE, DIRECT_MAP_BYTES, KERNEL_BASE, PAGE_BYTES, PhysAddr, PhysRange, VMAP_BASE,
-    VirtAddr, virt_to_phys,
+    DIRECT_MAP_BASE, DIRECT_MAP_BYTES, KERNEL_BASE, PAGE_BYTES, PhysAddr, PhysRange, VMAP_BASE, VirtAddr,
+    virt_to_phys,
 };
 use super::boot::{self, BootInfo, MemoryKind, MemoryRegion};
 use super::sync::{IrqLock, Once};
@@ -114,11 +114,7 @@ pub fn init(boot: &'static BootInfo, alloc: FrameSource) -> Result<(), MapError>
 }
 
 /// One region of RAM into the direct map.
-fn map_region(
-    space: &AddressSpace,
-    region: &MemoryRegion,
-    alloc: FrameSource,
-) -> Result<(), MapError> {
+fn map_region(space: &AddressSpace, region: &MemoryRegion, alloc: FrameSource) -> Result<(), MapError> {
     let end = region.end().as_u64().min(DIRECT_MAP_BYTES);
     // Up to here the region is read only.
     let fixed_end = match region.kind {
@@ -262,9 +258,7 @@ fn current_space() -> AddressSpace {
 /// fault or a side effect. Takes no lock.
 pub fn is_mapped_ram(address: VirtAddr) -> bool {
     address.as_u64() >= DIRECT_MAP_BASE
-        && current_space()
-            .lookup(address)
-            .is_some_and(|leaf| !leaf.flags.contains(Flags::NO_CACHE))
+        && current_space().lookup(address).is_some_and(|leaf| !leaf.flags.contains(Flags::NO_CACHE))
 }
 
 /// Whether `address` lies in a page that was left unmapped below a stack. Takes no lock.

@@ -6,7 +6,7 @@
 //! has a stack of its own.
 
 use super::table::{PageSize, Run};
-use super::{FrameSink, FrameSource, KERNEL_SPACE, MapError, STATE, STACK_AREA};
+use super::{FrameSink, FrameSource, KERNEL_SPACE, MapError, STACK_AREA, STATE};
 use crate::x86_64::addr::{PAGE_BYTES, PhysAddr, VirtAddr};
 use crate::x86_64::shootdown;
 use arrayvec::ArrayVec;

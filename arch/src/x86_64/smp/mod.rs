@@ -160,22 +160,14 @@ fn map_trampoline(page: PhysAddr) -> Option<PhysAddr> {
 }
 
 /// The stacks of CPU `number`, and what it will be told.
-fn prepare(
-    number: usize,
-    entry: fn(cpu: usize) -> !,
-    alloc: FrameSource,
-) -> Result<Stack, MapError> {
+fn prepare(number: usize, entry: fn(cpu: usize) -> !, alloc: FrameSource) -> Result<Stack, MapError> {
     let stack = paging::alloc_stack(STACK_BYTES, alloc)?;
     let ist_stack = || {
         // For good, like the CPU.
         let stack = paging::alloc_stack(IST_STACK_BYTES, alloc)?;
         Ok(VirtAddr::of(stack.top()))
     };
-    let ist = IstStacks {
-        nmi: ist_stack()?,
-        double_fault: ist_stack()?,
-        machine_check: ist_stack()?,
-    };
+    let ist = IstStacks { nmi: ist_stack()?, double_fault: ist_stack()?, machine_check: ist_stack()? };
     // Each number is prepared once.
     let _ = STARTS[number].set(Start { ist, entry });
     Ok(stack)

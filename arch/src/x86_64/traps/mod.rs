@@ -151,8 +151,7 @@ impl FaultInfo {
 
     /// The address that could not be accessed, if that is what the exception is about.
     pub fn address(&self) -> Option<super::addr::VirtAddr> {
-        let about_memory =
-            matches!(u64::from(self.vector), VECTOR_PAGE_FAULT | VECTOR_DOUBLE_FAULT);
+        let about_memory = matches!(u64::from(self.vector), VECTOR_PAGE_FAULT | VECTOR_DOUBLE_FAULT);
         about_memory.then_some(super::addr::VirtAddr(self.cr2))
     }
 
@@ -179,10 +178,22 @@ impl fmt::Display for FaultInfo {
             writeln!(f, "address {address}{guard}")?;
         }
         let registers = [
-            ("rax", r.rax), ("rbx", r.rbx), ("rcx", r.rcx), ("rdx", r.rdx),
-            ("rsi", r.rsi), ("rdi", r.rdi), ("rbp", r.rbp), ("rsp", self.rsp),
-            ("r8", r.r8), ("r9", r.r9), ("r10", r.r10), ("r11", r.r11),
-            ("r12", r.r12), ("r13", r.r13), ("r14", r.r14), ("r15", r.r15),
+            ("rax", r.rax),
+            ("rbx", r.rbx),
+            ("rcx", r.rcx),
+            ("rdx", r.rdx),
+            ("rsi", r.rsi),
+            ("rdi", r.rdi),
+            ("rbp", r.rbp),
+            ("rsp", self.rsp),
+            ("r8", r.r8),
+            ("r9", r.r9),
+            ("r10", r.r10),
+            ("r11", r.r11),
+            ("r12", r.r12),
+            ("r13", r.r13),
+            ("r14", r.r14),
+            ("r15", r.r15),
         ];
         for (index, (name, value)) in registers.iter().enumerate() {
             let end = if index % 4 == 3 { "\n" } else { "  " };

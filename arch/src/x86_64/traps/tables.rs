@@ -41,10 +41,7 @@ struct CpuTables {
 }
 
 static CPU_TABLES: [OwnedByCpu<CpuTables>; MAX_CPUS] = [const {
-    OwnedByCpu(UnsafeCell::new(CpuTables {
-        gdt: GlobalDescriptorTable::new(),
-        tss: TaskStateSegment::new(),
-    }))
+    OwnedByCpu(UnsafeCell::new(CpuTables { gdt: GlobalDescriptorTable::new(), tss: TaskStateSegment::new() }))
 }; MAX_CPUS];
 
 /// One interrupt gate (AMD APM vol. 2 section 4.8.4).
@@ -64,15 +61,8 @@ impl Gate {
     /// Present, DPL 0, 64-bit interrupt gate: the CPU clears IF on entry.
     const INTERRUPT: u8 = 0x8e;
 
-    const ABSENT: Self = Self {
-        offset_0_15: 0,
-        selector: 0,
-        ist: 0,
-        kind: 0,
-        offset_16_31: 0,
-        offset_32_63: 0,
-        reserved: 0,
-    };
+    const ABSENT: Self =
+        Self { offset_0_15: 0, selector: 0, ist: 0, kind: 0, offset_16_31: 0, offset_32_63: 0, reserved: 0 };
 
     #[allow(clippy::cast_possible_truncation, reason = "the address is cut into its parts")]
     fn new(stub: u64, selector: SegmentSelector, ist: u8) -> Self {

@@ -1,0 +1,198 @@
+//! The description of a node, before it runs.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use xtask::archive::{self, Source};
+use xtask::node::{Folder, Running, free_forward};
+use xtask::qemu::{Boot, DiskFault, Firmware, Lifetime, Machine, Protocol, Uplink};
+use xtask::{disk, guest, image, kernel, workspace};
+
+use crate::node::Node;
+
+/// Who loads the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loader {
+    Pvh,
+    GrubByBios,
+    GrubByUefi,
+}
+
+/// A node to be booted. Without a word it has two CPUs, 512 MiB, an empty disk, the user-mode network, and an empty
+/// configuration.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    name: String,
+    configuration: Vec<u8>,
+    /// Files of the boot archive beside those that `nos.toml` names and `xtask` makes.
+    files: Vec<(String, Vec<u8>)>,
+    without_files: bool,
+    cpus: u32,
+    memory_mib: u64,
+    loader: Loader,
+    disk_bytes: Option<u64>,
+    disk_read_only: bool,
+    sector_bytes: u32,
+    faults: Vec<DiskFault>,
+    frames: bool,
+}
+
+impl Setup {
+    /// `name` is the story's: its files are under it, in `target/stories`.
+    pub fn of(name: &str) -> Setup {
+        Setup {
+            name: name.to_owned(),
+            configuration: Vec::new(),
+            files: Vec::new(),
+            without_files: false,
+            cpus: 2,
+            memory_mib: 512,
+            loader: Loader::Pvh,
+            disk_bytes: Some(64 << 20),
+            disk_read_only: false,
+            sector_bytes: 512,
+            faults: Vec::new(),
+            frames: false,
+        }
+    }
+
+    pub fn cpus(mut self, cpus: u32) -> Setup {
+        self.cpus = cpus;
+        self
+    }
+
+    pub fn memory_mib(mut self, memory_mib: u64) -> Setup {
+        self.memory_mib = memory_mib;
+        self
+    }
+
+    /// The text of `nos.toml`.
+    pub fn configured(mut self, text: impl Into<Vec<u8>>) -> Setup {
+        self.configuration = text.into();
+        self
+    }
+
+    /// The repository's own `nos.toml`: guests alpha and beta, the disk, the forward.
+    pub fn configured_as_shipped(self) -> Setup {
+        let text =
+            workspace::read_bytes(&workspace::root().join("nos.toml")).expect("the default configuration");
+        self.configured(text)
+    }
+
+    /// A file for the boot archive, as a guest's kernel.
+    pub fn with_file(mut self, name: &str, content: Vec<u8>) -> Setup {
+        self.files.push((name.to_owned(), content));
+        self
+    }
+
+    /// Leaves out of the boot archive every file that `nos.toml` names.
+    pub fn without_guest_files(mut self) -> Setup {
+        self.without_files = true;
+        self
+    }
+
+    pub fn loaded_by(mut self, loader: Loader) -> Setup {
+        self.loader = loader;
+        self
+    }
+
+    pub fn without_disk(mut self) -> Setup {
+        self.disk_bytes = None;
+        self
+    }
+
+    pub fn disk_bytes(mut self, bytes: u64) -> Setup {
+        self.disk_bytes = Some(bytes);
+        self
+    }
+
+    pub fn sector_bytes(mut self, bytes: u32) -> Setup {
+        self.sector_bytes = bytes;
+        self
+    }
+
+    /// The disk fails every read that touches this sector.
+    pub fn failing_to_read(mut self, sector: u64) -> Setup {
+        self.faults.push(DiskFault { on_write: false, sector });
+        self
+    }
+
+    /// The disk fails every write that touches this sector.
+    pub fn failing_to_write(mut self, sector: u64) -> Setup {
+        self.faults.push(DiskFault { on_write: true, sector });
+        self
+    }
+
+    /// The network card's cable ends in this story, as raw Ethernet frames.
+    pub fn wired_to_the_story(mut self) -> Setup {
+        self.frames = true;
+        self
+    }
+
+    /// Boots it. The node may not be ready when this returns; it has been started.
+    pub fn boot(self) -> Node {
+        let name = self.name.clone();
+        self.try_boot().unwrap_or_else(|error| panic!("{name}: the node could not be started: {error:#}"))
+    }
+
+    fn try_boot(self) -> Result<Node> {
+        workspace::enter_root()?;
+        let folder = workspace::target().join("stories").join(&self.name);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        let kernel = kernel::build()?;
+        for (name, content) in &self.files {
+            workspace::write_if_changed(&folder.join(name), content)?;
+        }
+        let source = Source::from_text(self.configuration.clone(), folder.clone());
+        let made = !self.without_files && source.needs_demonstration_files();
+        let demonstration = if made { Some(guest::build()?) } else { None };
+        let archive = folder.join("boot.tar");
+        archive::write(&archive, &kernel, &source, demonstration.as_ref())?;
+
+        let boot = match self.loader {
+            Loader::Pvh => Boot::Direct {
+                kernel: kernel.elf.clone(),
+                archive: Some(archive),
+                command_line: String::new(),
+            },
+            Loader::GrubByBios | Loader::GrubByUefi => {
+                let iso = folder.join("nos.iso");
+                image::build(&kernel.elf, &archive, &iso)?;
+                let by_bios = self.loader == Loader::GrubByBios;
+                Boot::Iso { image: iso, firmware: if by_bios { Firmware::SeaBios } else { Firmware::Ovmf } }
+            }
+        };
+        let mut machine = Machine::new(&self.name, folder.clone(), boot);
+        machine.cpus = self.cpus;
+        machine.memory_mib = self.memory_mib;
+        machine.disk_faults = self.faults;
+        machine.disk_read_only = self.disk_read_only;
+        machine.sector_bytes = self.sector_bytes;
+        if let Some(bytes) = self.disk_bytes {
+            let path = folder.join("disk.img");
+            disk::ensure_image(&path, bytes)?;
+            machine.disk = Some(path);
+        }
+        let wire = if self.frames {
+            let (local, remote) = (folder.join("card.sock"), folder.join("story.sock"));
+            machine.uplink = Uplink::Frames { local: local.clone(), remote: remote.clone() };
+            Some(crate::frames::Wire::open(&remote, local)?)
+        } else {
+            let mut forwards = Vec::new();
+            for service in &source.config.netblk {
+                forwards.push(free_forward(Protocol::Udp, service.port, &forwards)?);
+            }
+            for forward in &source.config.forwards {
+                forwards.push(free_forward(Protocol::Tcp, forward.port, &forwards)?);
+            }
+            machine.uplink = Uplink::User { forwards };
+            None
+        };
+        let disk = machine.disk.clone().unwrap_or_else(PathBuf::new);
+        let running =
+            Running::start(&machine, Folder { name: self.name, path: folder }, Lifetime::OfThisThread)?;
+        Ok(Node::new(running, machine.uplink, wire, disk))
+    }
+}
