@@ -12,8 +12,8 @@ use core::fmt;
 use crate::dma::{DmaBuffer, DmaMemory};
 use crate::event::Event;
 use crate::memory::{OutOfMemory, PAGE_BYTES};
-use crate::mutex::Mutex;
 use crate::sync::IrqSpinLock;
+use crate::{task, time};
 
 /// What a transfer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,9 +229,10 @@ impl CompletionSink for SyncWait {
     }
 }
 
-/// One synchronous transfer at a time: the path is for partition tables and the shell, and the
-/// identifiers that a disk keeps for it are then always enough.
-static SYNC: Mutex<()> = Mutex::new(());
+/// A disk is busy when more tasks wait for it than it keeps identifiers for, and while it is being
+/// reset. Both end by themselves, so a synchronous transfer tries again this often, this long.
+const BUSY_RETRY_NS: u64 = 1_000_000;
+const BUSY_LIMIT_NS: u64 = 30_000_000_000;
 
 /// Reads whole sectors from `first_sector` into `to`. Sleeps; tasks only.
 pub fn read(disk: &dyn Disk, first_sector: u64, to: &mut [u8]) -> Result<(), IoError> {
@@ -290,7 +291,6 @@ fn transfer(
     sectors: u32,
     buffer: Option<DmaBuffer>,
 ) -> Result<Option<DmaBuffer>, IoError> {
-    let _one_at_a_time = SYNC.lock();
     let memory = match buffer {
         Some(buffer) => {
             let bytes = buffer.len_bytes();
@@ -300,8 +300,16 @@ fn transfer(
         None => None,
     };
     let wait = Arc::new(SyncWait { done: Event::new(), result: IrqSpinLock::new(None) });
-    let io = BlockIo { op, first_sector, sectors, force_unit_access: false, memory, sink: wait.clone(), cookie: 0 };
-    disk.submit_sync(io).map_err(|rejected| IoError::Rejected(rejected.error))?;
+    let sink = wait.clone();
+    let mut io = BlockIo { op, first_sector, sectors, force_unit_access: false, memory, sink, cookie: 0 };
+    let give_up_ns = time::now_ns().saturating_add(BUSY_LIMIT_NS);
+    while let Err(rejected) = disk.submit_sync(io) {
+        if rejected.error != SubmitError::Busy || time::now_ns() >= give_up_ns {
+            return Err(IoError::Rejected(rejected.error));
+        }
+        io = rejected.io;
+        task::sleep_ns(BUSY_RETRY_NS);
+    }
     disk.kick();
     loop {
         wait.done.wait();
