@@ -147,11 +147,17 @@ impl Client {
         }
     }
 
-    /// The same for a request that has one reply.
-    pub fn ask(&mut self, request: Request) -> Reply {
-        let mut replies = self.ask_all(request);
-        assert_eq!(replies.len(), 1, "one reply: {replies:x?}");
-        replies.remove(0)
+    /// Sends a request and returns the first reply that bears its cookie.
+    pub fn ask(&mut self, mut request: Request) -> Reply {
+        self.cookie += 1;
+        request.cookie = self.cookie;
+        self.send(&request.bytes());
+        loop {
+            let reply = self.receive(PATIENCE).unwrap_or_else(|| panic!("no reply to {request:x?}"));
+            if reply.cookie == self.cookie {
+                return reply;
+            }
+        }
     }
 
     /// Reads a range that may take several datagrams, in whatever order they come.

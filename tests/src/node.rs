@@ -77,11 +77,14 @@ impl Node {
         });
     }
 
-    /// Waits until the node has its address.
+    /// Waits until the uplink has its address; it may have been announced already.
     pub fn with_address(mut self) -> Node {
-        self.wait_for("the node's address", PATIENCE, |announcement| {
-            matches!(announcement, Announcement::Address { .. }).then_some(())
-        });
+        let is_it = |announcement: Announcement<'_>| {
+            matches!(announcement, Announcement::Address { nic: "eth0", .. })
+        };
+        if !self.transcript().lines().filter_map(Announcement::parse).any(is_it) {
+            self.wait_for("the node's address", PATIENCE, |announcement| is_it(announcement).then_some(()));
+        }
         self
     }
 
@@ -175,7 +178,7 @@ impl Node {
         self.expect_prompt();
         self.press(format!("hv console {name}\r").as_bytes());
         self.expect("Ctrl-] leaves it");
-        let mut guest = GuestConsole { node: self, number: 0 };
+        let guest = GuestConsole { node: self, number: 0 };
         // Whatever the guest was showing: an empty line brings a new prompt.
         guest.node.press(b"\r");
         guest

@@ -1,7 +1,6 @@
 //! The description of a node, before it runs.
 
 use std::fs;
-use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use xtask::archive::{self, Source};
@@ -190,7 +189,7 @@ impl Setup {
             machine.uplink = Uplink::User { forwards };
             None
         };
-        let disk = machine.disk.clone().unwrap_or_else(PathBuf::new);
+        let disk = machine.disk.clone().unwrap_or_default();
         let running =
             Running::start(&machine, Folder { name: self.name, path: folder }, Lifetime::OfThisThread)?;
         Ok(Node::new(running, machine.uplink, wire, disk))

@@ -14,6 +14,8 @@ type Undo = Box<dyn FnOnce() + Send>;
 
 static OPEN: Mutex<Vec<(u64, Undo)>> = Mutex::new(Vec::new());
 static NEXT: Mutex<u64> = Mutex::new(0);
+/// Held while the list is worked off, so that the main thread cannot return, and end the program, in the middle of it.
+static ENDING: Mutex<()> = Mutex::new(());
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A list is whole after any of the operations on it, so that a poisoned one is as good as another.
@@ -54,8 +56,14 @@ fn take(number: u64) -> Option<Undo> {
     Some(open.remove(place).1)
 }
 
-/// Undoes everything that is open, the newest first.
+/// Undoes everything that is open, the newest first; waits if another thread is at it.
 pub fn undo_all() {
+    let ending = held(&ENDING);
+    work_off();
+    drop(ending);
+}
+
+fn work_off() {
     loop {
         // The lock is not held while the action runs: an action may drop another `Cleanup`.
         let newest = held(&OPEN).pop();
@@ -69,14 +77,19 @@ pub fn undo_all() {
 /// Makes SIGINT, SIGTERM, SIGHUP and panics undo what is open.
 pub fn install() -> Result<()> {
     ctrlc::set_handler(|| {
-        undo_all();
-        // 128 + SIGINT, as a shell reports it.
+        let ending = held(&ENDING);
+        work_off();
+        // 128 + SIGINT, as a shell reports it. The lock is not given back: this is how the program ends.
+        std::mem::forget(ending);
         process::exit(130);
     })
     .context("installing the handler of Ctrl-C")?;
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        undo_all();
+        // An action that panics is in this hook already.
+        if let Ok(_ending) = ENDING.try_lock() {
+            work_off();
+        }
         default(info);
     }));
     Ok(())

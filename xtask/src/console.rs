@@ -10,10 +10,8 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use announce::PROMPT;
 use anyhow::{Context as _, Result, bail};
-
-/// The shell's prompt.
-pub const PROMPT: &str = "nos> ";
 
 /// A connection to the console.
 #[derive(Debug)]

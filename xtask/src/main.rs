@@ -72,10 +72,11 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match run(arguments.command) {
+    let result = run(arguments.command);
+    cleanup::undo_all();
+    match result {
         Ok(code) => code,
         Err(error) => {
-            cleanup::undo_all();
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }

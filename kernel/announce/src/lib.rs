@@ -49,6 +49,9 @@ pub enum Announcement<'a> {
 
 const PREFIX: &str = "nos: ";
 
+/// What the node's shell shows when it waits for a command.
+pub const PROMPT: &str = "nos> ";
+
 impl fmt::Display for Announcement<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PREFIX)?;
