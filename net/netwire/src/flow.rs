@@ -128,6 +128,11 @@ impl<'a> FlowMut<'a> {
         }
     }
 
+    /// Whether it is an echo request; an echo reply, and what is no echo, is not.
+    pub fn echo_is_request(&self) -> bool {
+        self.echo_is_request
+    }
+
     /// Bytes of the transport packet, header included.
     pub fn transport_bytes(&self) -> usize {
         self.transport.len()
