@@ -221,7 +221,7 @@ fn other_cpus_start_by_init_and_start_up() {
     let mut rig = Rig::new(2);
     rig.enable_x2apic(0);
     assert_eq!(rig.next(1), Next::Sleep { until_ns: None });
-    rig.x2apic(0, register::COMMAND_LOW, 0x1_0000_c500 - 0x1_0000_0000 | 1 << 32);
+    rig.x2apic(0, register::COMMAND_LOW, 1 << 32 | 0xc500);
     assert_eq!(rig.next(1), Next::Sleep { until_ns: None });
     rig.x2apic(0, register::COMMAND_LOW, 1 << 32 | 0x069a);
     assert!(matches!(rig.next(1), Next::Enter(_)));

@@ -31,8 +31,8 @@ use crate::fake::FakeVcpu;
 use crate::pci::{Endpoint, Identity};
 use crate::{Action, Cpu, GuestConfig, Next};
 
-/// Small enough to be cleared for each input, large enough for tables and rings.
-const RAM_BYTES: usize = 64 << 10;
+/// Small enough to be cleared for each input, large enough for page tables.
+const RAM_BYTES: usize = 16 << 10;
 const CPUS: usize = 2;
 const TSC_HZ: u64 = 2_445_404_000;
 
@@ -90,6 +90,10 @@ impl Input<'_> {
         }
     }
 
+    fn one_in(&mut self, times: u8) -> bool {
+        self.byte().is_multiple_of(times)
+    }
+
     fn choice<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
@@ -131,15 +135,15 @@ fn exit(input: &mut Input) -> Exit {
     let length = input.byte() % 15 + 1;
     match input.byte() % 20 {
         0..=4 => {
-            let port = if input.byte() % 4 == 0 { input.number(2) as u16 } else { input.choice(&PORTS) };
+            let port = if input.one_in(4) { input.number(2) as u16 } else { input.choice(&PORTS) };
             let bytes = input.choice(&WIDTHS);
-            let direction = if input.byte() % 2 == 0 {
+            let direction = if input.one_in(2) {
                 IoDirection::In
             } else {
                 IoDirection::Out { value: (input.value() & bytes.mask()) as u32 }
             };
-            let string = (input.byte() % 8 == 0).then(|| StringIo {
-                repeat: input.byte() % 2 == 0,
+            let string = input.one_in(8).then(|| StringIo {
+                repeat: input.one_in(2),
                 address_bytes: input.choice(&[AccessBytes::Two, AccessBytes::Four, AccessBytes::Eight]),
                 segment: input.choice(&SEGMENTS),
             });
@@ -201,7 +205,7 @@ fn change_registers(input: &mut Input, vcpu: &mut FakeVcpu) {
                 _ => vcpu.system.gs = segment,
             }
         }
-        6 => vcpu.long_mode(input.number(2) & 0xf000),
+        6 => vcpu.long_mode(input.number(2) & 0x3000),
         7 => {
             vcpu.system.cr0 = input.value();
             vcpu.system.cr3 = input.value();
@@ -276,7 +280,7 @@ pub fn one_input(data: &[u8]) {
             }
             8..=10 => change_registers(&mut input, vcpu),
             11 => {
-                let (address, value) = (GuestPhysAddr::new(input.number(2)), input.value());
+                let (address, value) = (GuestPhysAddr::new(input.number(2) & 0x3fff), input.value());
                 let _ = ram.write_u64(address, value);
             }
             12 | 13 => check_entry(cpu, vcpu, &board, now_ns),
@@ -325,11 +329,18 @@ mod tests {
         }
     }
 
-    /// About 20 steps an input. More with `NOS_FUZZ_INPUTS=1000000 cargo test --release`.
+    /// About 20 steps an input. `cargo xtask fuzz machine` sets the number of cases, and then the
+    /// inputs are new ones each time.
     #[test]
     fn nothing_shakes_the_machine() {
+        use core::hash::{BuildHasher, Hasher};
         extern crate std;
-        let inputs = std::env::var("NOS_FUZZ_INPUTS").ok().and_then(|count| count.parse().ok());
-        run(inputs.unwrap_or(5_000), 0x6e6f_735f_6876);
+        let cases = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse::<u64>().ok());
+        let (inputs, seed) = match cases {
+            Some(cases) => (cases.saturating_mul(10), std::hash::RandomState::new().build_hasher().finish()),
+            None => (5_000, 0x6e6f_735f_6876),
+        };
+        std::println!("seed {seed:#x}");
+        run(inputs, seed);
     }
 }

@@ -208,7 +208,8 @@ impl ApicBus {
             return target.is_some_and(|cpu| self.post(cpu, message, sender));
         }
         let targets = (0..cpus).filter(|&cpu| self.is_target(cpu, message.destination));
-        targets.fold(false, |taken, cpu| self.post(cpu, message, sender) || taken)
+        // All of them, not just the first that takes it.
+        targets.filter(|&cpu| self.post(cpu, message, sender)).count() != 0
     }
 
     fn post(&self, cpu: usize, message: Message, sender: Option<usize>) -> bool {
