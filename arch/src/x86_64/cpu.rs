@@ -10,12 +10,18 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use x86_64::VirtAddr as X86VirtAddr;
 use x86_64::instructions::interrupts;
 use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags, Efer, EferFlags};
-use x86_64::registers::model_specific::GsBase;
+use x86_64::registers::model_specific::{GsBase, Msr};
 
 /// Most CPUs the kernel runs on. More are left parked.
 pub const MAX_CPUS: usize = 16;
 /// Words of each CPU's area that belong to `kcore`.
 pub const LOCAL_WORDS: usize = 16;
+
+/// The page attribute table, and its contents after reset: write-back, write-through, "uncached
+/// unless an MTRR says otherwise", uncached, twice (AMD APM vol. 2 section 7.8). Device windows
+/// count on the fourth.
+const MSR_PAGE_ATTRIBUTE_TABLE: u32 = 0x277;
+const PAGE_ATTRIBUTES: u64 = 0x0007_0406_0007_0406;
 
 /// What belongs to one CPU and must be found without knowing which one it is. The
 /// assembly below reads `index` and `words` at their offsets.
@@ -133,6 +139,9 @@ pub(super) fn init(cpu: usize) {
         }
     };
     enable_protections(&features);
+    // SAFETY: every x86-64 processor has the register; these are its values after reset, so the
+    // meaning of no existing mapping changes but where firmware had changed it.
+    unsafe { Msr::new(MSR_PAGE_ATTRIBUTE_TABLE).write(PAGE_ATTRIBUTES) };
 }
 
 /// Write protection for the kernel itself, no-execute, machine checks as exceptions, and
