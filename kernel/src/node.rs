@@ -4,12 +4,12 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, SocketAddrV4};
 use core::num::NonZeroU16;
 
 use announce::Announcement;
-use config::{Config, Ipv4Cidr, NetblkService, NodeAddress};
-use hv::{GuestSpec, Hypervisor};
+use config::{Config, Forward, Ipv4Cidr, NetblkService, NodeAddress};
+use hv::{Gateway, GuestSpec, Hypervisor};
 use kcore::archive;
 use kcore::task::{self, Placement, Priority};
 use kcore::time;
@@ -25,6 +25,8 @@ pub struct Node {
     /// The node's own IP, by card; the first is the uplink, the last the guests' switch.
     stacks: Vec<Arc<Stack>>,
     hypervisor: Arc<Hypervisor>,
+    /// Between the guests' network and the uplink, if there are both.
+    gateway: Option<Arc<Gateway>>,
 }
 
 impl Node {
@@ -42,14 +44,7 @@ impl Node {
             start_service(&stacks, service);
         }
         let hypervisor = Hypervisor::new(guest_specs(&config), kcore::random::seed());
-        if let Some(port) = hypervisor.node_port() {
-            let address = fixed_address("the switch's address", &config.switch.address, None);
-            match address.map(|address| Stack::start(port, address, NIC_CPU)) {
-                Some(Ok(stack)) => stacks.push(stack),
-                Some(Err(error)) => refuse("the node's port of the switch", &error),
-                None => {}
-            }
-        }
+        let gateway = connect_guests(&config, &mut stacks, &hypervisor);
         for guest in config.guests.iter().filter(|guest| guest.autostart) {
             // A guest that was refused has said why already.
             let described = hypervisor.list().iter().any(|line| line.name == guest.name);
@@ -57,7 +52,12 @@ impl Node {
                 refuse(&format!("guest {}", guest.name), &error);
             }
         }
-        Node { config, stacks, hypervisor }
+        Node { config, stacks, hypervisor, gateway }
+    }
+
+    /// The guests' way out, and the outside's way in.
+    pub fn gateway(&self) -> Option<&Arc<Gateway>> {
+        self.gateway.as_ref()
     }
 
     /// The guests.
@@ -68,6 +68,12 @@ impl Node {
     /// The node's own IP on each card.
     pub fn stacks(&self) -> &[Arc<Stack>] {
         &self.stacks
+    }
+
+    /// The stack that reaches `destination`: that of its own network, else the uplink's.
+    pub fn stack_towards(&self, destination: Ipv4Addr) -> Option<&Arc<Stack>> {
+        let is_near = |stack: &&Arc<Stack>| stack.subnet().is_some_and(|subnet| subnet.contains(destination));
+        self.stacks.iter().find(is_near).or(self.stacks.first())
     }
 
     /// The names of the guests.
@@ -109,18 +115,60 @@ fn uplink_address(address: &NodeAddress) -> AddressConfig {
     match address {
         NodeAddress::Dhcp => AddressConfig::Dhcp,
         NodeAddress::Fixed { address, gateway } => {
-            fixed_address("the node's address", address, *gateway).unwrap_or(AddressConfig::Dhcp)
+            let subnet = host_subnet("the node's address", address);
+            subnet.map_or(AddressConfig::Dhcp, |subnet| AddressConfig::Fixed { subnet, gateway: *gateway })
         }
     }
 }
 
-/// A configured address, if a host can have it.
-fn fixed_address(what: &str, address: &Ipv4Cidr, gateway: Option<Ipv4Addr>) -> Option<AddressConfig> {
+/// A configured network, if a host can have that address in it.
+fn host_subnet(what: &str, address: &Ipv4Cidr) -> Option<Subnet> {
     let subnet = Subnet::new(address.address(), address.prefix_bits());
     if subnet.is_none() {
-        refuse(what, &format!("{address} is no host's"));
+        refuse(what, &format!("{address} is no host's address"));
     }
-    subnet.map(|subnet| AddressConfig::Fixed { subnet, gateway })
+    subnet
+}
+
+/// Gives the node its address on the guests' switch, and makes it their gateway to the uplink.
+fn connect_guests(
+    config: &Config,
+    stacks: &mut Vec<Arc<Stack>>,
+    hypervisor: &Hypervisor,
+) -> Option<Arc<Gateway>> {
+    let port = hypervisor.node_port()?;
+    let what = "the node's port of the switch";
+    let subnet = host_subnet(what, &config.switch.address)?;
+    let inside = match Stack::start(port, AddressConfig::Fixed { subnet, gateway: None }, NIC_CPU) {
+        Ok(inside) => inside,
+        Err(error) => {
+            refuse(what, &error);
+            return None;
+        }
+    };
+    let uplink = stacks.first().cloned();
+    stacks.push(inside.clone());
+    let keys = [kcore::random::seed(), kcore::random::seed()];
+    let gateway = hypervisor.connect(&uplink?, &inside, subnet, keys)?;
+    for forward in &config.forwards {
+        forward_port(config, &gateway, forward);
+    }
+    Some(gateway)
+}
+
+/// Leads a TCP port of the uplink to a guest.
+fn forward_port(config: &Config, gateway: &Gateway, forward: &Forward) {
+    let Forward { port, guest, guest_port } = forward;
+    let what = format!("forward of port {port}");
+    let Some(address) = config.guest(guest).and_then(|guest| guest.network.address()) else {
+        return refuse(&what, &format!("there is no guest {guest} with an address"));
+    };
+    match gateway.forward_tcp(*port, SocketAddrV4::new(address, *guest_port)) {
+        Ok(()) => {
+            log::info!("{}", Announcement::Forward { port: *port, guest, guest_port: *guest_port });
+        }
+        Err(error) => refuse(&what, &error),
+    }
 }
 
 /// The guests whose files are in the boot archive. The others are refused, each alone.

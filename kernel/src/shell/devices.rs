@@ -73,6 +73,24 @@ fn net(node: &Node, arguments: &[&str]) -> Done {
     for stack in node.stacks() {
         show_stack(&stack.state());
     }
+    if let Some(gateway) = node.gateway() {
+        let nat = gateway.counters();
+        say!(
+            "NAT    {} packets out, {} in, {} between guests; {} connections now, {} made, {} evicted",
+            nat.outbound,
+            nat.inbound,
+            nat.hairpinned,
+            gateway.connections(),
+            nat.connections_made,
+            nat.connections_evicted
+        );
+        for reason in nat::DropReason::ALL {
+            let dropped = nat.dropped(reason);
+            if dropped > 0 {
+                say!("       dropped: {dropped} {reason}");
+            }
+        }
+    }
     Ok(())
 }
 
@@ -137,7 +155,9 @@ fn ping(node: &Node, arguments: &[&str]) -> Done {
     };
     let destination: Ipv4Addr =
         address.parse().map_err(|_| format!("{address} is not an IPv4 address such as 192.0.2.1"))?;
-    let stack = node.stacks().first().ok_or("there is no network card; `pci` lists what the machine has")?;
+    let stack = node
+        .stack_towards(destination)
+        .ok_or("there is no network card; `pci` lists what the machine has")?;
     let mut answers = 0;
     for number in 1..=count {
         let start_ns = kcore::time::now_ns();
