@@ -2,67 +2,19 @@
 //!
 //! Each story boots that kernel, waits until it has switched the machine off, and reads what it said.
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use xtask::toolchain::{TARGET, Toolchain};
-use xtask::{image, kernel, qemu, workspace};
+use stories::smoke;
+use xtask::{image, workspace};
 
-/// An emulator on a busy machine may take long; a machine that does not end has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PACKAGE: &str = "arch-smoke";
 const ALL_PASSED: &str = "smoke: 12 passed, 0 failed";
 
-/// The ELF of `arch-smoke`, built now if it is not up to date.
-fn smoke_kernel() -> Result<PathBuf> {
-    workspace::enter_root()?;
-    let target_dir = kernel::target_dir()?;
-    let status = kernel::cargo(&Toolchain::get()?, "build", &target_dir)
-        .args(["--quiet", "--release", "--package", "arch-smoke"])
-        .status()
-        .context("building arch-smoke")?;
-    ensure!(status.success(), "arch-smoke does not build");
-    Ok(target_dir.join(TARGET).join("release/arch-smoke"))
-}
-
-/// Boots a machine that ends by itself, and gives what it printed.
-fn boot(arguments: &[&str]) -> Result<String> {
-    let mut child = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", qemu::PROGRAM, "-no-user-config", "-nodefaults", "-display", "none"])
-        .args(["-accel", "tcg,thread=multi", "-serial", "stdio", "-no-reboot"])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting QEMU")?;
-    let mut output = child.stdout.take().context("QEMU's output")?;
-    let reader = std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        output.read_to_end(&mut bytes).map(|_| String::from_utf8_lossy(&bytes).into_owned())
-    });
-    let started = Instant::now();
-    let ended = loop {
-        if child.try_wait()?.is_some() {
-            break true;
-        }
-        if started.elapsed() > PATIENCE {
-            child.kill()?;
-            child.wait()?;
-            break false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let text = reader.join().ok().context("the reading thread")??;
-    ensure!(ended, "the machine did not switch itself off:\n{text}");
-    Ok(text)
-}
-
 fn boot_directly(machine: &[&str], command_line: &str) -> Result<String> {
-    let kernel = smoke_kernel()?;
+    let kernel = smoke::kernel(PACKAGE)?;
     let kernel = kernel.to_str().context("a path in UTF-8")?;
-    boot(&[machine, &["-kernel", kernel, "-append", command_line]].concat())
+    smoke::boot(&[machine, &["-kernel", kernel, "-append", command_line]].concat())
 }
 
 fn passes_every_check_on(machine: &[&str]) {
@@ -112,7 +64,7 @@ fn cpus_that_look_like_hardware() {
 
 /// By GRUB's Multiboot2, with a boot archive as the module.
 fn boots_by_grub(name: &str, firmware: &[&str]) -> Result<()> {
-    let kernel = smoke_kernel()?;
+    let kernel = smoke::kernel(PACKAGE)?;
     let folder = workspace::build_dir().join(format!("arch-{name}"));
     std::fs::create_dir_all(&folder)?;
     let archive = folder.join("boot.tar");
@@ -121,7 +73,7 @@ fn boots_by_grub(name: &str, firmware: &[&str]) -> Result<()> {
     image::build(&kernel, Path::new(&archive), &image)?;
     let drive = format!("media=cdrom,readonly=on,format=raw,file={}", image.display());
     let machine = ["-machine", "q35", "-cpu", "max", "-smp", "4", "-m", "512M", "-drive", &drive];
-    let text = boot(&[&machine[..], firmware].concat())?;
+    let text = smoke::boot(&[&machine[..], firmware].concat())?;
     ensure!(text.contains("booted by Multiboot2"), "{text}");
     ensure!(text.contains(" Archive"), "{text}");
     ensure!(text.contains(ALL_PASSED), "{text}");

@@ -57,6 +57,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "examples", what: "the examples in the documentation", kind: Kind::Examples },
     Suite { name: "loom", what: "lock-free code in every interleaving", kind: Kind::Loom },
     Suite { name: "arch", what: "the machine layer, in a kernel of its own", kind: Kind::Stories },
+    Suite { name: "hvarch", what: "the world switch, in a kernel of its own", kind: Kind::Stories },
     Suite { name: "boot", what: "the node boots: CPUs, loaders, shell, power", kind: Kind::Stories },
     Suite { name: "netblk", what: "the disk over UDP", kind: Kind::Stories },
     Suite { name: "hv", what: "guests and their network", kind: Kind::Stories },

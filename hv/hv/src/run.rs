@@ -255,7 +255,6 @@ impl Run {
             match cpu.before_entry(&mut *vcpu, &self.board, time::now_ns()) {
                 Next::Enter(mut entry) => {
                     entry.deadline_ns = nearer(entry.deadline_ns, devices.due_ns);
-                    timer::set_cpu_deadline(entry.deadline_ns);
                     let exit = vcpu.run(&entry);
                     let action = cpu.handle(&mut *vcpu, &*self.memory, &self.board, exit, time::now_ns());
                     self.act(action, &*vcpu);

@@ -44,6 +44,8 @@ const XSETBV: u64 = 0x08d;
 const RDPRU: u64 = 0x08e;
 pub const NESTED_PAGE_FAULT: u64 = 0x400;
 const INVALID: u64 = u64::MAX;
+/// The same as QEMU's TCG has it.
+const INVALID_IN_32_BITS: u64 = 0xffff_ffff;
 
 const VECTOR_ALIGNMENT: u8 = 17;
 
@@ -78,6 +80,7 @@ impl IoInfo {
         }
     }
 
+    /// `None` where the processor does not say (QEMU's TCG).
     fn address_bytes(&self) -> Option<AccessBytes> {
         match self.0 & (Self::ADDRESS_16 | Self::ADDRESS_32 | Self::ADDRESS_64) {
             Self::ADDRESS_16 => Some(AccessBytes::Two),
@@ -137,7 +140,7 @@ pub fn decode(vcpu: &mut SvmVcpu) -> Exit {
         INVLPGA | VMRUN | VMLOAD | VMSAVE | STGI | CLGI | SKINIT | RDTSCP | MONITOR | MWAIT | MWAIT_ARMED
         | RDPRU => Exit::Refused { answer: Injection::undefined_opcode() },
         SHUTDOWN => Exit::Shutdown,
-        INVALID => Exit::Invalid { reason: InvalidState::EntryRefused },
+        INVALID | INVALID_IN_32_BITS => Exit::Invalid { reason: InvalidState::EntryRefused },
         code => Exit::Other { code, info1, info2 },
     }
 }
@@ -164,14 +167,7 @@ fn port_access(vcpu: &SvmVcpu, info: &IoInfo, next_rip: u64) -> Option<Exit> {
         return None;
     }
     let input = info.has(IoInfo::IN);
-    let string = if info.has(IoInfo::STRING) {
-        // The segment is in EXITINFO1 only with decode assists; the prefix says it
-        // always. INS has no choice.
-        let segment = if input { SegmentName::Es } else { outs_segment(vcpu) };
-        Some(StringIo { repeat: info.has(IoInfo::REPEAT), address_bytes: info.address_bytes()?, segment })
-    } else {
-        None
-    };
+    let string = info.has(IoInfo::STRING).then(|| string_access(vcpu, info, input));
     let direction = if input {
         IoDirection::In
     } else if string.is_some() {
@@ -182,13 +178,29 @@ fn port_access(vcpu: &SvmVcpu, info: &IoInfo, next_rip: u64) -> Option<Exit> {
     Some(Exit::Io(IoExit { port: info.port(), bytes, direction, string, length: length as u8 }))
 }
 
-fn outs_segment(vcpu: &SvmVcpu) -> SegmentName {
+/// The memory side of INS and OUTS. EXITINFO1 has the segment only with decode assists, and
+/// not every processor fills in the address size; the prefixes say both.
+fn string_access(vcpu: &SvmVcpu, info: &IoInfo, input: bool) -> StringIo {
     let code = vcpu.code_bits();
-    let chosen = Prefixes::scan(vcpu.instruction().as_slice(), code).segment.unwrap_or(SegmentName::Ds);
-    match (code, chosen) {
+    let prefixes = Prefixes::scan(vcpu.instruction().as_slice(), code);
+    let by_prefix = match (code, prefixes.address_size) {
+        (CodeBits::SixtyFour, false) => AccessBytes::Eight,
+        (CodeBits::SixtyFour, true) | (CodeBits::ThirtyTwo, false) | (CodeBits::Sixteen, true) => {
+            AccessBytes::Four
+        }
+        (CodeBits::ThirtyTwo, true) | (CodeBits::Sixteen, false) => AccessBytes::Two,
+    };
+    let segment = match (code, prefixes.segment.unwrap_or(SegmentName::Ds)) {
+        // INS has no choice.
+        _ if input => SegmentName::Es,
         // Only FS and GS have a base in 64-bit code (APM vol. 1 sec. 2.1.3).
         (CodeBits::SixtyFour, SegmentName::Es | SegmentName::Cs | SegmentName::Ss) => SegmentName::Ds,
         (_, chosen) => chosen,
+    };
+    StringIo {
+        repeat: info.has(IoInfo::REPEAT),
+        address_bytes: info.address_bytes().unwrap_or(by_prefix),
+        segment,
     }
 }
 

@@ -170,6 +170,8 @@ impl SvmVcpu {
         if *self.cpu.get_or_insert(here) != here {
             return Err(Exit::Invalid { reason: InvalidState::WrongCpu });
         }
+        // Armed here, where nothing can come between it and the entry.
+        kcore::timer::set_cpu_deadline(entry.deadline_ns);
         if entry.deadline_ns.is_some_and(|deadline_ns| deadline_ns <= kcore::time::now_ns()) {
             return Err(Exit::HostInterrupt);
         }
