@@ -215,7 +215,11 @@ impl Run {
         self.bells.ring_all();
         let deadline_ns = time::now_ns() + PUBLISH_WAIT_NS;
         for share in &self.cpus {
-            while share.publish.load(Ordering::SeqCst) && share.published.wait_until(deadline_ns) {}
+            while share.publish.load(Ordering::SeqCst) {
+                if !share.published.wait_until(deadline_ns) {
+                    break;
+                }
+            }
         }
         self.cpus.iter().map(|share| *share.counters.lock()).collect()
     }

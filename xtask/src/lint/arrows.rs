@@ -60,7 +60,11 @@ const ROOMS: &[Room] = &[
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("kernel", "arch", "the entry from the boot loader and the boot information's type"),
     ("hvarch", "arch", "the world switch is the machine's business: segments, MSRs, control registers"),
-    ("hv", "config", "the description of a guest; a pure crate that knows no room"),
+    (
+        "hv-smoke",
+        "arch",
+        "a kernel of its own: the entry from the boot loader and the boot information's type",
+    ),
     ("hv", "announce", "the lines of the console that programs wait for; a pure crate that knows no room"),
     (
         "netblk-server",
