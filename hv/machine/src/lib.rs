@@ -15,8 +15,11 @@
 //! ```
 //!
 //! A guest CPU shares with the others only the board's lock, for port and I/O APIC accesses, and
-//! the mailboxes, which need none. What is missing: MSI-X for the PCI functions, HPET (nothing
-//! needs it beside the TSC), ELF kernels.
+//! the mailboxes, which need none.
+//!
+//! What is missing: MSI-X for the PCI functions; HPET (nothing needs it beside the TSC); ELF
+//! kernels; a virtual 8254 that makes up for ticks which came too close together for the guest,
+//! so a guest that counts time by them alone loses some on a host that is overloaded.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
