@@ -6,13 +6,15 @@
 //! therefore be tested, fuzzed and measured on the host, where a guest that lies is a test case.
 //!
 //! ```text
-//!   pci        how it looks in configuration space     (data)
-//!   function   registers + queues + model               carries effects between them
+//!   function   registers + queues + model; carries effects between them
 //!     registers    common configuration, ISR, MSI-X vectors
 //!     queue, chain the rings, and one request out of them
 //!     net          the network device and its receive moderation
 //!   ram        the guest's memory; fake has one for tests, and a driver
 //! ```
+//!
+//! Where the register regions lie in PCI space, and the configuration space that says so, is the
+//! machine's; nothing here knows a port.
 //!
 //! Whoever drives a device owes it: the calls that an [`Event`] or an outcome's `more` asks for,
 //! [`NetFunction::receive`](net::NetFunction) at its due time, and after every call a look at
@@ -28,7 +30,6 @@ pub mod fault;
 pub mod features;
 pub mod function;
 pub mod net;
-pub mod pci;
 pub mod queue;
 pub mod ram;
 pub mod registers;
