@@ -4,6 +4,8 @@ use alloc::sync::Arc;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use arrayvec::ArrayVec;
+
 use crate::event::Event;
 use crate::irq::{self, Interrupt, IrqError};
 use crate::sync::{IrqSpinLock, Once};
@@ -13,15 +15,26 @@ const INPUT_BYTES: usize = 4096;
 /// The PC's first serial port.
 const COM1_IRQ: u8 = 4;
 
-static OUTPUT: IrqSpinLock<()> = IrqSpinLock::new(());
+/// The widest row that is drawn again: a terminal's 80 columns and the sequences that place the cursor.
+const ROW_BYTES: usize = 128;
+
+/// Holds what stands on the last row and is not ended: the shell's prompt and the line that is being typed.
+static OUTPUT: IrqSpinLock<ArrayVec<u8, ROW_BYTES>> = IrqSpinLock::new(ArrayVec::new_const());
 static INPUT: IrqSpinLock<VecDeque<u8>> = IrqSpinLock::new(VecDeque::new());
 static INPUT_ARRIVED: Event = Event::new();
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static INTERRUPT: Once<Interrupt> = Once::new();
 
-/// Writes bytes, "\n" as carriage return and line feed. Any context.
+/// Wipes the last row.
+const ERASE_ROW: &[u8] = b"\r\x1b[K";
+
+/// Writes whole lines, "\n" as carriage return and line feed. Any context. They appear above the row that somebody is
+/// typing into, which is drawn again behind them.
 pub fn write(bytes: &[u8]) {
-    let _one_line_at_a_time = OUTPUT.lock();
+    let row = OUTPUT.lock();
+    if !row.is_empty() {
+        arch::serial::write_bytes(ERASE_ROW);
+    }
     for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
         match piece.split_last() {
             Some((b'\n', rest)) => {
@@ -31,12 +44,23 @@ pub fn write(bytes: &[u8]) {
             _ => arch::serial::write_bytes(piece),
         }
     }
+    arch::serial::write_bytes(&row);
 }
 
 /// Writes bytes as they are.
 pub fn write_raw(bytes: &[u8]) {
     let _one_at_a_time = OUTPUT.lock();
     arch::serial::write_bytes(bytes);
+}
+
+/// Writes bytes as they are, after which the last row is what `row` draws; empty when nobody types. A row that is too
+/// long is not drawn again.
+pub fn write_row(bytes: &[u8], row: &[u8]) {
+    let mut last = OUTPUT.lock();
+    arch::serial::write_bytes(bytes);
+    last.clear();
+    // Fails, and leaves the row empty, if there is no room.
+    let _ = last.try_extend_from_slice(row);
 }
 
 /// Has input arrive by interrupt, on CPU 0.

@@ -120,22 +120,9 @@ impl Console {
         }
     }
 
-    /// Waits until a line contains `text`, and returns the line. The line may not be ended yet: a question, a prompt.
+    /// Waits until a line contains `text`, and returns the line, which has ended by then.
     pub fn expect(&mut self, text: &str, deadline: Instant) -> Result<String> {
-        loop {
-            while let Some(line) = self.lines.pop_front() {
-                if line.contains(text) {
-                    return Ok(line);
-                }
-            }
-            let partial = visible(&self.partial);
-            if partial.contains(text) {
-                self.partial.clear();
-                self.transcript.push(partial.clone());
-                return Ok(partial);
-            }
-            self.more_or_fail(&format!("{text:?}"), deadline)?;
-        }
+        self.wait_for(&format!("{text:?}"), deadline, |line| line.contains(text).then(|| line.to_owned()))
     }
 
     /// Waits for the shell's prompt with nothing behind it.

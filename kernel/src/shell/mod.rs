@@ -103,15 +103,19 @@ impl Complete for Words<'_> {
 pub fn run(node: &Node) -> ! {
     let mut editor = LineEditor::new(PROMPT);
     let mut screen = Vec::new();
+    let mut row = Vec::new();
     editor.prompt(&mut screen);
     loop {
-        console::write_raw(&screen);
+        // The console draws the row again behind a log line that comes while somebody types.
+        row.clear();
+        editor.prompt(&mut row);
+        console::write_row(&screen, &row);
         screen.clear();
         let outcome = editor.feed(console::read_byte(), &Words(node), &mut screen);
         if outcome == Outcome::Editing {
             continue;
         }
-        console::write_raw(&screen);
+        console::write_row(&screen, &[]);
         screen.clear();
         match outcome {
             Outcome::Line(line) => run_line(node, &line),

@@ -33,7 +33,7 @@ fn cargo() -> Command {
 
 pub fn format() -> Result<Check> {
     let mut check = Check::new("the sources are formatted");
-    tool(&mut check, cargo().args(["fmt", "--all", "--check"]))?;
+    tool(&mut check, cargo().args(["fmt", "--all", "--check", "--", "--color=never"]))?;
     Ok(check)
 }
 
