@@ -15,6 +15,9 @@ use crate::transfer::{check_range, check_writable};
 /// Requests before this are not counted: the first ones find cold caches and an open window.
 const WARM_UP: Duration = Duration::from_millis(500);
 
+/// Latencies are told apart up to this; nothing that is still asked for takes longer.
+const LONGEST: Duration = Duration::from_secs(600);
+
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -118,7 +121,8 @@ pub fn bench(client: &mut Client, plan: &Plan, progress: &dyn Fn(Duration)) -> R
     let info = client.info();
     check(&info, plan)?;
     client.set_window(plan.window);
-    let latencies = Histogram::new(3).map_err(|error| Error::Usage(error.to_string()))?;
+    let latencies = Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3)
+        .map_err(|error| Error::Usage(error.to_string()))?;
     let mut bench = Bench {
         plan,
         blocks: plan.length / u64::from(plan.block_bytes),

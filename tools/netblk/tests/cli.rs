@@ -126,6 +126,7 @@ fn bench_gives_figures_and_writes_only_when_told() {
     let target = server.target();
     let figures = json(&succeeds(&["bench", &target, "--seconds", "0.3", "--window", "4", "--json"]));
     assert!(figures["iops"].as_f64().unwrap() > 100.0);
+    assert!(figures["p50_us"].as_f64().unwrap() > 1.0 && figures["mean_us"].as_f64().unwrap() > 1.0);
     assert!(figures["p99_us"].as_f64().unwrap() >= figures["p50_us"].as_f64().unwrap());
     assert!(server.image() == content);
     let text = succeeds(&["bench", &target, "--seconds", "0.2", "--destructive-writes", "--length", "1M"]);
