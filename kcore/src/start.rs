@@ -108,7 +108,7 @@ pub fn run(first: impl FnOnce() + Send + 'static) -> ! {
 fn first_task() {
     READY_NS.store(time::now_ns(), Relaxed);
     if let Err(error) = console::start_input() {
-        log::error!("no console input: {}", error.to_string());
+        log::error!("no console input: {}", error);
     }
     pci::init();
     let first = FIRST.lock().take();
