@@ -271,7 +271,8 @@ fn each_piece(
     if !bytes.is_multiple_of(sector_bytes) {
         return Err(IoError::NotWholeSectors);
     }
-    let most = (disk.max_transfer_bytes() as usize).min(PAGE_BYTES).max(sector_bytes) / sector_bytes * sector_bytes;
+    let most =
+        (disk.max_transfer_bytes() as usize).min(PAGE_BYTES).max(sector_bytes) / sector_bytes * sector_bytes;
     let mut start = 0;
     while start < bytes {
         let end = bytes.min(start + most);

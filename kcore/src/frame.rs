@@ -58,7 +58,12 @@ pub(crate) fn init(frames: u32) -> Result<(), OutOfMemory> {
         len: AtomicU32::new(0),
     }));
     let free = FreeList { head: if frames > 0 { 0 } else { NONE }, count: frames, low_water: frames };
-    let pool = Pool { memory, links: links.into_boxed_slice(), free: IrqSpinLock::new(free), failures: AtomicU64::new(0) };
+    let pool = Pool {
+        memory,
+        links: links.into_boxed_slice(),
+        free: IrqSpinLock::new(free),
+        failures: AtomicU64::new(0),
+    };
     assert!(POOL.set(pool).is_ok(), "the frame pool was made twice");
     Ok(())
 }

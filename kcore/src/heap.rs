@@ -7,10 +7,10 @@ use core::alloc::Layout;
 use core::cell::Cell;
 use core::ops::DerefMut;
 
+use talc::TalcLock;
 use talc::base::Talc;
 use talc::base::binning::Binning;
 use talc::source::Source;
-use talc::TalcLock;
 
 use crate::memory::{self, PAGE_BYTES};
 use crate::sync::RawSpin;
@@ -71,7 +71,8 @@ pub struct PageSource {
 // says Ok only when a piece was claimed.
 unsafe impl Source for PageSource {
     fn acquire<B: Binning>(talc: &mut Talc<Self, B>, layout: Layout) -> Result<(), ()> {
-        let wanted = layout.size().checked_add(layout.align()).and_then(|n| n.checked_add(OVERHEAD_BYTES)).ok_or(())?;
+        let wanted =
+            layout.size().checked_add(layout.align()).and_then(|n| n.checked_add(OVERHEAD_BYTES)).ok_or(())?;
         let bytes = wanted.max(GROWTH_BYTES).next_multiple_of(PAGE_BYTES);
         let base = memory::take_for_heap(bytes / PAGE_BYTES).ok_or(())?;
         // SAFETY: the pages are the heap's own from now on and never given back.

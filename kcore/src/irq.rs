@@ -7,7 +7,10 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering::{Relaxed, Release}};
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, Release},
+};
 
 use arch::traps::{
     VECTOR_DEVICE_FIRST, VECTOR_DEVICE_LAST, VECTOR_RESCHEDULE, VECTOR_SPURIOUS, VECTOR_TIMER,
@@ -164,8 +167,12 @@ pub struct IrqStat {
 /// Every interrupt that has an owner.
 pub fn stats() -> Vec<IrqStat> {
     let counts = |vector: u8| core::array::from_fn(|cpu| COUNTS[cpu][usize::from(vector)].load(Relaxed));
-    let own = [(VECTOR_TIMER, "timer"), (VECTOR_RESCHEDULE, "reschedule")]
-        .map(|(vector, name)| IrqStat { name: String::from(name), vector, cpu: None, per_cpu: counts(vector) });
+    let own = [(VECTOR_TIMER, "timer"), (VECTOR_RESCHEDULE, "reschedule")].map(|(vector, name)| IrqStat {
+        name: String::from(name),
+        vector,
+        cpu: None,
+        per_cpu: counts(vector),
+    });
     let mut all = Vec::new();
     for vector in VECTOR_DEVICE_FIRST..=VECTOR_DEVICE_LAST {
         let owner = SLOTS[usize::from(vector)].lock().as_ref().map(|slot| (slot.name.clone(), slot.cpu));

@@ -45,7 +45,8 @@ pub(crate) fn init(info: &BootInfo) {
     };
     // SAFETY: the region is usable RAM, in the direct map, and nothing has been allocated from it
     // yet; the map's own pages are never released below.
-    let storage = unsafe { slice::from_raw_parts_mut(phys_to_virt(PhysAddr::new(home.0 as u64)).cast::<u64>(), words) };
+    let storage =
+        unsafe { slice::from_raw_parts_mut(phys_to_virt(PhysAddr::new(home.0 as u64)).cast::<u64>(), words) };
     let mut map = PageMap::new(storage);
     for (start, end) in usable().map(whole_pages) {
         let start = if start == home.0 { (start + map_bytes).next_multiple_of(PAGE_BYTES) } else { start };

@@ -5,7 +5,10 @@
 //! lock is waited for and nothing is allocated.
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::{AcqRel, Acquire, Release}};
+use core::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Release},
+};
 
 use crate::{archive, console, cpu, task};
 
@@ -46,7 +49,11 @@ pub fn panic(story: fmt::Arguments<'_>, frame_pointer: u64, instruction: Option<
     }
     console::break_open();
     let me = cpu::index();
-    let _ = writeln!(Out, "\nnos: panic on CPU {me} in task {}: {story}", task::current_name().unwrap_or("(none)"));
+    let _ = writeln!(
+        Out,
+        "\nnos: panic on CPU {me} in task {}: {story}",
+        task::current_name().unwrap_or("(none)")
+    );
     show_backtrace(frame_pointer, instruction);
     for other in (0..cpu::count()).filter(|&other| other != me) {
         TURN.store(other, Release);

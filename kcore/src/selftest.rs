@@ -3,7 +3,10 @@
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::{Acquire, Release}};
+use core::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Release},
+};
 
 use crate::event::Event;
 use crate::sync::IrqSpinLock;
@@ -47,7 +50,11 @@ pub fn timer() -> Result<Vec<TimerResult>, SpawnError> {
                     time::now_ns() - start_ns
                 });
                 took.sort_unstable();
-                results.lock().push(TimerResult { cpu, median_ns: took[SLEEPS / 2], longest_ns: took[SLEEPS - 1] });
+                results.lock().push(TimerResult {
+                    cpu,
+                    median_ns: took[SLEEPS / 2],
+                    longest_ns: took[SLEEPS - 1],
+                });
             })
         })
         .collect::<Result<_, _>>()?;
@@ -136,7 +143,9 @@ fn wake_pair(from: usize, to: usize, rounds: usize, loaded: bool) -> Result<Wake
     }
     let mut took = took.lock().clone();
     took.sort_unstable();
-    let at = |part: usize| took.get((took.len() * part / 100).min(took.len().saturating_sub(1))).copied().unwrap_or(0);
+    let at = |part: usize| {
+        took.get((took.len() * part / 100).min(took.len().saturating_sub(1))).copied().unwrap_or(0)
+    };
     Ok(WakeResult {
         from,
         to,

@@ -5,7 +5,10 @@
 //! or and, for the first of a batch, a wake-up.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::{AcqRel, Acquire, Relaxed}};
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 
 use crate::cpu::{self, MAX_CPUS};
 use crate::event::Event;

@@ -1,7 +1,6 @@
 //! From the boot loader's hand to the first task.
 
 use alloc::boxed::Box;
-use alloc::string::ToString;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arch::addr::phys_to_virt;
@@ -44,6 +43,7 @@ pub fn init(boot: &'static BootInfo) {
     arch::power::init();
     arch::clock::init();
     arch::apic::timer_calibrate();
+    time::init();
     klog::init();
     let _ = BOOT.set(boot);
     if command_line().split_whitespace().any(|word| word == "timer=tick") {

@@ -18,6 +18,7 @@ pub mod addr;
 pub mod bytes;
 pub mod memory;
 pub mod pvh;
+pub mod rtc;
 
 pub use addr::PhysAddr;
 pub use bytes::PhysicalMemory;

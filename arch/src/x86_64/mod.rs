@@ -27,6 +27,7 @@ pub mod paging;
 pub mod port;
 pub mod power;
 pub mod random;
+pub mod rtc;
 pub mod serial;
 mod shootdown;
 pub mod smp;

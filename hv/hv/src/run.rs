@@ -101,7 +101,11 @@ impl Run {
 
         let bells = Bells::new(spec.cpus);
         let bus = Arc::new(ApicBus::new(spec.cpus, bells.for_machine()));
-        let config = GuestConfig { cpus: spec.cpus, tsc_hz: hvarch::tsc_hz(), unix_at_zero_ns: 0 };
+        let config = GuestConfig {
+            cpus: spec.cpus,
+            tsc_hz: hvarch::tsc_hz(),
+            unix_at_zero_ns: time::unix_at_boot_ns(),
+        };
         let now_ns = time::now_ns();
         let console = Box::new(ConsoleLine::new(guest.clone()));
         let mut board = Board::new(bus.clone(), console, config.unix_at_zero_ns + now_ns, now_ns);
