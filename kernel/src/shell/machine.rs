@@ -197,7 +197,7 @@ fn wake(rounds: usize) -> Done {
                 result.late
             );
         }
-        say!("{} wake-ups late (over half a tick){}", late, if loaded { ", CPUs busy" } else { "" });
+        say!("{} wake-ups late{}", late, if loaded { ", CPUs busy" } else { "" });
     }
     Ok(())
 }
