@@ -22,11 +22,14 @@ pub struct Node {
     wire: Option<Wire>,
     disk: PathBuf,
     booted: Instant,
+    /// The commands that were run in guests: a console that is entered again shows what it showed before, so that the
+    /// marks around each command's output must not come twice.
+    guest_commands: u32,
 }
 
 impl Node {
     pub(crate) fn new(running: Running, uplink: Uplink, wire: Option<Wire>, disk: PathBuf) -> Node {
-        Node { running, uplink, wire, disk, booted: Instant::now() }
+        Node { running, uplink, wire, disk, booted: Instant::now(), guest_commands: 0 }
     }
 
     fn console(&mut self) -> &mut Console {
@@ -178,7 +181,7 @@ impl Node {
         self.expect_prompt();
         self.press(format!("hv console {name}\r").as_bytes());
         self.expect("Ctrl-] leaves it");
-        let guest = GuestConsole { node: self, number: 0 };
+        let guest = GuestConsole { node: self };
         // Whatever the guest was showing: an empty line brings a new prompt.
         guest.node.press(b"\r");
         guest
@@ -188,7 +191,6 @@ impl Node {
 /// A guest's console, through the node's.
 pub struct GuestConsole<'n> {
     node: &'n mut Node,
-    number: u32,
 }
 
 impl GuestConsole<'_> {
@@ -205,10 +207,11 @@ impl GuestConsole<'_> {
 
     /// Runs a command and returns what it prints, and its status.
     pub fn try_run(&mut self, command: &str, patience: Duration) -> (String, i32) {
-        self.number += 1;
+        self.node.guest_commands += 1;
+        let number = self.node.guest_commands;
         // The marks are put together by the guest's shell, so that the echo of the command does not look like them.
-        let (begin, end) = (format!("begin-{}", self.number), format!("end-{}", self.number));
-        self.node.press(format!("echo be''gin-{0}; {command}; echo e''nd-{0} $?\r", self.number).as_bytes());
+        let (begin, end) = (format!("begin-{number}"), format!("end-{number}"));
+        self.node.press(format!("echo be''gin-{number}; {command}; echo e''nd-{number} $?\r").as_bytes());
         let deadline = within(patience);
         let console = self.node.console();
         let result = console

@@ -127,7 +127,7 @@ impl Program {
 }
 
 /// A virtio-net driver that gets as far as DRIVER_OK with one queue where the story wants it (VIRTIO 1.2 sections 3.1.1
-/// and 4.1.4.3). The registers are where the node's virtio functions have them: all in one BAR.
+/// and 4.1.4.3). The common configuration is at the beginning of BAR 0, as in all of the node's virtio functions.
 pub fn virtio_net_with_queue(slot: u32, queue: u32, rings: Rings) -> Program {
     const DRIVER_FEATURE_SELECT: u32 = 0x08;
     const DRIVER_FEATURE: u32 = 0x0c;
@@ -158,10 +158,10 @@ pub fn virtio_net_with_queue(slot: u32, queue: u32, rings: Rings) -> Program {
     program.bar_out(QUEUE_ENABLE, Width::Word, 1).bar_out(STATUS, Width::Byte, 15)
 }
 
-/// Tells the device that a queue has something for it.
-pub fn notify(program: Program, queue: u32) -> Program {
-    const NOTIFICATIONS: u32 = 0x40;
-    program.bar_out(NOTIFICATIONS + 4 * queue, Width::Word, queue)
+/// Tells the device that a queue has something for it. The notify addresses have a BAR of their own, four bytes for each
+/// queue.
+pub fn notify(program: Program, slot: u32, queue: u32) -> Program {
+    program.take_bar(slot, 1).bar_out(4 * queue, Width::Word, queue)
 }
 
 /// Where a queue's parts lie.

@@ -84,7 +84,7 @@ fn help_names_every_command() {
 fn every_command_that_only_looks_answers() {
     let mut node = Setup::of("commands").boot().ready().with_address();
     for (command, expected) in [
-        ("ps", "shell"),
+        ("ps", "idle/1"),
         ("cpu", ""),
         ("uptime", "up"),
         ("dmesg", "timer self-test passed"),
