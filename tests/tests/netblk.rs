@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use stories::netblk::{Client, FLUSH, FUA, HEADER_BYTES, INFO, READ, Request, WRITE};
@@ -247,4 +249,70 @@ fn a_service_is_started_by_hand_with_its_options() {
     assert!(again.contains("10809"), "a taken port is named: {again}");
     let wrong = node.run("netblk start nvme0n1 99999");
     assert!(wrong.contains("99999"), "{wrong}");
+}
+
+/// Runs a program to its end, which must be a good one, and returns what it prints.
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} ended with {}:\n{text}\n{errors}", output.status);
+    text
+}
+
+/// The host's client, as people build it.
+fn client_program() -> PathBuf {
+    succeed(Command::new("cargo").args(["build", "--quiet", "--package", "netblk"]));
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    target.join("debug/netblk")
+}
+
+/// A file system is made by the host's own tools, written to the node's disk by the client, read back, and checked by
+/// the host's own tools again.
+fn a_file_system_survives(name: &str, make: &[&str], check: &[&str]) {
+    let setup = Setup::of(name).cpus(4).configured(SERVED).disk_bytes(32 << 20);
+    let (mut node, _client) = served(setup);
+    let server = format!("127.0.0.1:{}", node.host_port(Protocol::Udp, 10809));
+    let folder = Path::new("target/stories").join(name);
+    let (image, back) = (folder.join("image"), folder.join("back"));
+    std::fs::File::create(&image).and_then(|file| file.set_len(32 << 20)).expect("an empty image");
+    succeed(Command::new(make[0]).args(&make[1..]).arg(&image));
+    let netblk = client_program();
+    succeed(Command::new(&netblk).args(["write", "--quiet", &server]).arg(&image));
+    succeed(Command::new(&netblk).args(["read", "--quiet", &server]).arg(&back));
+    let (written, read) = (std::fs::read(&image).expect("image"), std::fs::read(&back).expect("back"));
+    assert!(written == read, "what is read is not what was written");
+    succeed(Command::new(check[0]).args(&check[1..]).arg(&back));
+    assert!(node.run("disks").contains(" 0 errors"));
+}
+
+#[test]
+fn an_ext4_image_is_written_read_back_and_passes_fsck() {
+    a_file_system_survives(
+        "netblk_ext4",
+        &["/usr/sbin/mkfs.ext4", "-q", "-F"],
+        &["/usr/sbin/e2fsck", "-f", "-n"],
+    );
+}
+
+#[test]
+fn a_fat_image_is_written_read_back_and_passes_fsck() {
+    a_file_system_survives("netblk_fat", &["/usr/sbin/mkfs.fat"], &["/usr/sbin/fsck.fat", "-n"]);
+}
+
+#[test]
+fn the_client_informs_verifies_and_says_why_it_fails() {
+    let (node, _client) = served(Setup::of("netblk_client").cpus(4).configured(SERVED));
+    let server = format!("127.0.0.1:{}", node.host_port(Protocol::Udp, 10809));
+    let netblk = client_program();
+    let info = succeed(Command::new(&netblk).args(["info", "--json", &server]));
+    let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+    assert!(info.to_string().contains("67108864"), "the size of the disk is in {info}");
+    succeed(Command::new(&netblk).args(["verify", "--quiet", "--length", "4M", &server]));
+    // Behind the end of the disk: the server refuses, and the exit code says so.
+    let refused = Command::new(&netblk)
+        .args(["read", "--quiet", "--offset", "1G", "--length", "512", &server, "/dev/null"])
+        .output()
+        .expect("starting the client");
+    assert!(!refused.status.success() && !refused.stderr.is_empty(), "{refused:?}");
 }

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use plotters::prelude::*;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use crate::node::Folder;
 use crate::qemu;
 use crate::requirements;
+use crate::run;
 use crate::up::{self, Options};
 use crate::workspace;
 
@@ -73,7 +75,7 @@ const BENCHES: &[Bench] = &[
     },
 ];
 
-pub fn run(names: &[String], runs: u32) -> Result<()> {
+pub fn measure(names: &[String], runs: u32) -> Result<()> {
     if names.is_empty() {
         for bench in BENCHES {
             println!("{:<10} {}", bench.name, bench.what);
@@ -127,9 +129,43 @@ fn boot(runs: u32) -> Result<Report> {
     Ok(Report { name: "boot", what, unit: "ms", machine: machine(), series })
 }
 
+/// The windows that are measured: one request at a time, and more under way at once.
+const WINDOWS: [u32; 4] = [1, 4, 16, 64];
+
 fn netblk(runs: u32) -> Result<Report> {
-    let _ = runs;
-    bail!("not measured yet")
+    let folder = Folder::new("bench")?;
+    let _lock = folder.lock()?;
+    // Without guests: they would share the emulator's processors with what is measured.
+    let configuration = folder.file("bench.toml");
+    workspace::write_if_changed(&configuration, b"[[netblk]]\ndisk = \"nvme0n1\"\nport = 10809\n")?;
+    let (_node, endpoints) =
+        up::boot(&Options { config: configuration, ..Options::plain(&folder.name) }, &folder)?;
+    let service = endpoints.netblk.first().context("the node serves no disk")?;
+    let server = format!("{}:{}", service.address, service.port);
+    let mut series = Vec::new();
+    for (label, option) in [("reads", None), ("writes", Some("--destructive-writes"))] {
+        for window in WINDOWS {
+            let mut values = Vec::new();
+            for run in 1..=runs {
+                eprintln!("{label}, window {window}: run {run} of {runs}");
+                let mut command = Command::new("cargo");
+                command.args(["run", "--release", "--quiet", "--package", "netblk", "--", "bench", &server]);
+                command.args(["--json", "--quiet", "--seconds", "3", "--window", &window.to_string()]);
+                command.args(option);
+                values.push(requests_per_second(&run::output(&mut command)?)?);
+            }
+            series.push(Series { label: format!("{label}, {window}"), values });
+        }
+    }
+    let what = "random 1 KiB requests a second over UDP, by window";
+    Ok(Report { name: "netblk", what, unit: "1/s", machine: machine(), series })
+}
+
+/// The client's figure.
+fn requests_per_second(json: &str) -> Result<f64> {
+    let value: serde_json::Value =
+        serde_json::from_str(json).context("understanding the client's figures")?;
+    value["requests_per_second"].as_f64().with_context(|| format!("no requests_per_second in {value}"))
 }
 
 fn write(report: &Report) -> Result<()> {

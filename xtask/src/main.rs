@@ -93,7 +93,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Console { name } => up::console(&name)?,
         Command::Test { list: true, .. } => test::list(),
         Command::Test { suites, list: false } => return test::run(&suites),
-        Command::Bench { names, runs } => bench::run(&names, runs)?,
+        Command::Bench { names, runs } => bench::measure(&names, runs)?,
         Command::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds)?,
         Command::Image { config } => image::run(&config)?,
         Command::Lint { record_unsafe: true } => lint::record_unsafe()?,
