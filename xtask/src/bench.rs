@@ -165,7 +165,7 @@ fn netblk(runs: u32) -> Result<Report> {
 fn requests_per_second(json: &str) -> Result<f64> {
     let value: serde_json::Value =
         serde_json::from_str(json).context("understanding the client's figures")?;
-    value["requests_per_second"].as_f64().with_context(|| format!("no requests_per_second in {value}"))
+    value["iops"].as_f64().with_context(|| format!("no iops in {value}"))
 }
 
 fn write(report: &Report) -> Result<()> {
