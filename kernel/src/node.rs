@@ -8,7 +8,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::num::NonZeroU16;
 
 use announce::Announcement;
-use config::{Config, Forward, Ipv4Cidr, NetblkService, NodeAddress};
+use config::{Config, Forward, GuestNetwork, Ipv4Cidr, NetblkService, NodeAddress};
 use hv::{Gateway, GuestSpec, Hypervisor};
 use kcore::archive;
 use kcore::task::{self, Placement, Priority};
@@ -189,7 +189,10 @@ fn guest_specs(config: &Config) -> Vec<GuestSpec> {
                 kernel,
                 initrd,
                 command_line: config.guest_command_line(guest),
-                network: guest.network.address().map(|_| hv::guest_mac(number)),
+                network: match guest.network {
+                    GuestNetwork::Switch { .. } => Some(hv::guest_mac(number)),
+                    GuestNetwork::None => None,
+                },
             }),
             Err(why) => refuse(&format!("guest {}", guest.name), &why),
         }
