@@ -186,8 +186,9 @@ fn nextest_in(
     packages: &[String],
     adjust: impl FnOnce(&mut Command),
 ) -> Result<Figures> {
-    // nextest puts it under the target directory, in a folder named like the profile of .config/nextest.toml.
-    let report = target_dir.join("nextest/xtask/junit.xml");
+    // nextest's store is `target/nextest` of the workspace, whatever the target directory is; in it, a folder for each
+    // profile of .config/nextest.toml.
+    let report = metadata.workspace_root.join("target/nextest/xtask/junit.xml").into_std_path_buf();
     workspace::remove(&report);
     let mut command = Command::new("cargo");
     command.current_dir(&metadata.workspace_root).env("CARGO_TARGET_DIR", &target_dir);
