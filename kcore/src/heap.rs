@@ -73,8 +73,12 @@ unsafe impl Source for PageSource {
     fn acquire<B: Binning>(talc: &mut Talc<Self, B>, layout: Layout) -> Result<(), ()> {
         let wanted =
             layout.size().checked_add(layout.align()).and_then(|n| n.checked_add(OVERHEAD_BYTES)).ok_or(())?;
-        let bytes = wanted.max(GROWTH_BYTES).next_multiple_of(PAGE_BYTES);
-        let base = memory::take_for_heap(bytes / PAGE_BYTES).ok_or(())?;
+        let piece = |bytes: usize| {
+            let bytes = bytes.checked_next_multiple_of(PAGE_BYTES)?;
+            memory::take_for_heap(bytes / PAGE_BYTES).map(|base| (base, bytes))
+        };
+        // Where memory is in small pieces, no more than is needed.
+        let (base, bytes) = piece(wanted.max(GROWTH_BYTES)).or_else(|| piece(wanted)).ok_or(())?;
         // SAFETY: the pages are the heap's own from now on and never given back.
         unsafe { talc.claim(base, bytes) }.ok_or(())?;
         talc.source.total_bytes += bytes;

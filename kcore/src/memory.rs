@@ -1,8 +1,8 @@
 //! Physical memory, by pages of 4 KiB.
 //!
 //! Everything that owns memory owns a [`PageRun`]: heap chunks, the frame pool, DMA buffers,
-//! guests. A request that cannot be met fails with its name and size; nothing here panics for
-//! want of memory.
+//! guests. A request that cannot be met fails with its name and size. The last 8 MiB are kept for the
+//! kernel's own small allocations, which cannot fail one by one: a heap that finds no page panics.
 
 use core::fmt;
 use core::slice;
@@ -15,6 +15,10 @@ use crate::sync::IrqSpinLock;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
+
+/// Pages that only the heap, page tables and stacks may take: whoever asks for memory by name is
+/// refused before the kernel's own small allocations can fail.
+const KERNEL_RESERVE_PAGES: usize = 2048;
 
 static PAGES: IrqSpinLock<Option<PageMap<'static>>> = IrqSpinLock::new(None);
 static TOTAL_PAGES: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
@@ -66,8 +70,13 @@ fn whole_pages(region: &arch::boot::MemoryRegion) -> (usize, usize) {
     (start, end.max(start))
 }
 
-fn take(pages: usize, align_pages: usize) -> Option<PhysAddr> {
-    let first = PAGES.lock().as_mut()?.take(pages, align_pages)?;
+fn take(pages: usize, align_pages: usize, leave_pages: usize) -> Option<PhysAddr> {
+    let mut map = PAGES.lock();
+    let map = map.as_mut()?;
+    if pages.checked_add(leave_pages)? > map.free() {
+        return None;
+    }
+    let first = map.take(pages, align_pages)?;
     Some(PhysAddr::new((first * PAGE_BYTES) as u64))
 }
 
@@ -79,7 +88,7 @@ fn zero(phys: PhysAddr, pages: usize) {
 
 /// Takes one zeroed page, for page tables and stacks.
 pub(crate) fn alloc_page() -> Option<PhysAddr> {
-    let phys = take(1, 1)?;
+    let phys = take(1, 1, 0)?;
     zero(phys, 1);
     Some(phys)
 }
@@ -99,7 +108,7 @@ fn release(phys: PhysAddr, pages: usize) {
 
 /// Takes pages that are not zeroed, for the heap; never given back.
 pub(crate) fn take_for_heap(pages: usize) -> Option<*mut u8> {
-    take(pages, 1).map(phys_to_virt)
+    take(pages, 1, 0).map(phys_to_virt)
 }
 
 /// Pages in one piece, owned; given back when dropped.
@@ -113,7 +122,8 @@ impl PageRun {
     /// Takes `pages` zeroed pages in one piece, the first at a multiple of `align_pages` pages.
     /// `what` names the use in the error.
     pub fn new(pages: usize, align_pages: usize, what: &'static str) -> Result<PageRun, OutOfMemory> {
-        let phys = take(pages, align_pages).ok_or(OutOfMemory { what, bytes: pages * PAGE_BYTES })?;
+        let phys = take(pages, align_pages, KERNEL_RESERVE_PAGES)
+            .ok_or(OutOfMemory { what, bytes: pages.saturating_mul(PAGE_BYTES) })?;
         zero(phys, pages);
         Ok(PageRun { phys, pages })
     }

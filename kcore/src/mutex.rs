@@ -5,6 +5,7 @@
 //! handed over, which would make every contended release a task switch.
 
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{
     AtomicBool, AtomicUsize,
@@ -41,7 +42,10 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Takes the mutex if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.held.compare_exchange(false, true, Acquire, Relaxed).ok().map(|_| MutexGuard { mutex: self })
+        self.held
+            .compare_exchange(false, true, Acquire, Relaxed)
+            .ok()
+            .map(|_| MutexGuard { mutex: self, _marker: PhantomData })
     }
 
     /// Waits for the mutex, asleep.
@@ -68,7 +72,14 @@ impl<T: ?Sized> Mutex<T> {
 /// The right to use what a [`Mutex`] guards.
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
+    /// Neither Send nor Sync by itself: a shared guard gives out `&T`, so it is as shareable as T.
+    _marker: PhantomData<*mut T>,
 }
+
+// SAFETY: a shared guard gives out `&T` and nothing else.
+unsafe impl<T: ?Sized + Sync> Sync for MutexGuard<'_, T> {}
+// SAFETY: a mutex is held by whoever has the guard, on whichever CPU; what moves is `&mut T`.
+unsafe impl<T: ?Sized + Send> Send for MutexGuard<'_, T> {}
 
 impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {

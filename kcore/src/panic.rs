@@ -1,13 +1,13 @@
 //! The panic: what happened, on every CPU, with names.
 //!
-//! The first CPU to panic owns the console. It prints its own story, then stops the others one
-//! after the other by NMI, so that even one that spins with interrupts off tells where it is. No
+//! The first CPU to panic owns the console. It stops the others by NMI, so that even one that
+//! spins with interrupts off tells where it is, prints its own story, then has each tell its own. No
 //! lock is waited for and nothing is allocated.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{
-    AtomicBool, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Release},
+    AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use crate::{archive, console, cpu, task};
@@ -17,9 +17,12 @@ const DEPTH: usize = 24;
 /// How long a CPU may take to answer the stop, in ns.
 const ANSWER_NS: u64 = 100_000_000;
 
-static PANICKING: AtomicBool = AtomicBool::new(false);
+const NOBODY: usize = usize::MAX;
+/// The CPU that panicked first.
+static PANICKING: AtomicUsize = AtomicUsize::new(NOBODY);
 /// The CPU that is to tell its story now.
-static TURN: AtomicUsize = AtomicUsize::new(usize::MAX);
+static TURN: AtomicUsize = AtomicUsize::new(NOBODY);
+static UNASKED_NMIS: AtomicU64 = AtomicU64::new(0);
 
 struct Out;
 
@@ -31,7 +34,9 @@ impl Write for Out {
                     arch::serial::write_bytes(line.as_bytes());
                     arch::serial::write_bytes(b"\r\n");
                 }
-                None => arch::serial::write_bytes(piece.as_bytes()),
+                None => {
+                    arch::serial::write_bytes(piece.as_bytes());
+                }
             }
         }
         Ok(())
@@ -41,23 +46,26 @@ impl Write for Out {
 /// Tells the story and stops every CPU, for good.
 pub fn panic(story: fmt::Arguments<'_>, frame_pointer: u64, instruction: Option<u64>) -> ! {
     let _ = arch::cpu::irq_save();
-    if PANICKING.swap(true, AcqRel) {
-        // A second CPU, or a panic within the panic.
-        loop {
-            arch::cpu::halt();
-        }
-    }
-    console::break_open();
     let me = cpu::index();
+    if let Err(first) = PANICKING.compare_exchange(NOBODY, me, AcqRel, Acquire) {
+        if first == me {
+            let _ = writeln!(Out, "\nnos: a panic within the panic");
+        }
+        // Another CPU's panic: its NMI has this one tell its story.
+        halt_for_ever();
+    }
+    let others = || (0..cpu::count()).filter(|&other| other != me);
+    // First everybody stops, so that nothing goes on to the disks; then each tells where it was.
+    others().for_each(arch::apic::send_nmi);
+    console::break_open();
     let _ = writeln!(
         Out,
         "\nnos: panic on CPU {me} in task {}: {story}",
         task::current_name().unwrap_or("(none)")
     );
     show_backtrace(frame_pointer, instruction);
-    for other in (0..cpu::count()).filter(|&other| other != me) {
+    for other in others() {
         TURN.store(other, Release);
-        arch::apic::send_nmi(other);
         let start_ns = crate::time::now_ns();
         while TURN.load(Acquire) == other && crate::time::now_ns() - start_ns < ANSWER_NS {
             arch::cpu::pause();
@@ -67,26 +75,35 @@ pub fn panic(story: fmt::Arguments<'_>, frame_pointer: u64, instruction: Option<
         }
     }
     let _ = writeln!(Out, "nos: stopped by a panic");
+    halt_for_ever()
+}
+
+fn halt_for_ever() -> ! {
     loop {
         arch::cpu::halt();
     }
 }
 
-/// The NMI: a stop sent by a panicking CPU, or the machine's own complaint.
+/// The NMI: a stop sent by a panicking CPU, or the machine's own complaint, which is only counted:
+/// whatever it interrupted may hold any lock.
 pub(crate) fn on_nmi(frame_pointer: u64, instruction: u64) {
-    if !PANICKING.load(Acquire) {
-        log::warn!("an NMI that nobody asked for, on CPU {}", cpu::index());
+    if PANICKING.load(Acquire) == NOBODY {
+        UNASKED_NMIS.fetch_add(1, Relaxed);
         return;
     }
     let me = cpu::index();
-    if TURN.load(Acquire) == me {
-        let _ = writeln!(Out, "CPU {me}, task {}:", task::current_name().unwrap_or("(none)"));
-        show_backtrace(frame_pointer, Some(instruction));
-        TURN.store(usize::MAX, Release);
+    while TURN.load(Acquire) != me {
+        arch::cpu::pause();
     }
-    loop {
-        arch::cpu::halt();
-    }
+    let _ = writeln!(Out, "CPU {me}, task {}:", task::current_name().unwrap_or("(none)"));
+    show_backtrace(frame_pointer, Some(instruction));
+    TURN.store(NOBODY, Release);
+    halt_for_ever()
+}
+
+/// NMIs that no panic sent: the machine's own.
+pub fn unasked_nmis() -> u64 {
+    UNASKED_NMIS.load(Relaxed)
 }
 
 fn show_backtrace(frame_pointer: u64, instruction: Option<u64>) {
@@ -112,21 +129,22 @@ fn show_backtrace(frame_pointer: u64, instruction: Option<u64>) {
 }
 
 /// The function at `address` by the archive's symbol file: lines of a hexadecimal address and a
-/// name, sorted. Searched as text: a panic must not depend on anything having been prepared.
+/// name, sorted. Searched as bytes: a panic must not depend on anything having been prepared.
 fn symbol(address: u64) -> Option<(&'static str, u64)> {
-    let text = core::str::from_utf8(archive::file("symbols")?).ok()?;
+    let text = archive::file("symbols")?;
     let (mut low, mut high) = (0, text.len());
     let mut found = None;
     while low < high {
-        let middle = text[..low + (high - low) / 2].rfind('\n').map_or(0, |at| at + 1).max(low);
-        let end = text[middle..].find('\n').map_or(text.len(), |at| middle + at);
-        let (hex, name) = text[middle..end].split_once(' ')?;
-        let start = u64::from_str_radix(hex, 16).ok()?;
-        if start <= address {
-            found = Some((name, address - start));
+        let middle = low + (high - low) / 2;
+        let start = text[low..middle].iter().rposition(|&byte| byte == b'\n').map_or(low, |at| low + at + 1);
+        let end = text[middle..].iter().position(|&byte| byte == b'\n').map_or(text.len(), |at| middle + at);
+        let (hex, name) = core::str::from_utf8(text.get(start..end)?).ok()?.split_once(' ')?;
+        let function = u64::from_str_radix(hex, 16).ok()?;
+        if function <= address {
+            found = Some((name, address - function));
             low = end + 1;
         } else {
-            high = middle;
+            high = start;
         }
     }
     found

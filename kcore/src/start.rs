@@ -107,8 +107,8 @@ pub fn run(first: impl FnOnce() + Send + 'static) -> ! {
 
 fn first_task() {
     READY_NS.store(time::now_ns(), Relaxed);
-    if let Err(error) = console::start_input() {
-        log::error!("no console input: {}", error);
+    if let Err(error) = console::start_interrupts() {
+        log::error!("the console has no interrupt: {}", error);
     }
     pci::init();
     let first = FIRST.lock().take();

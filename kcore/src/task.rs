@@ -77,8 +77,10 @@ struct CpuQueue {
     idle: Option<Arc<Task>>,
     /// The task that just left for good, until the next one has arrived on its own stack.
     leaving: Option<Arc<Task>>,
-    /// End of the running task's slice, while it has rivals.
+    /// End of the running task's slice, while somebody waits.
     tick_ns: Option<u64>,
+    /// Since when a normal task has waited while more urgent ones ran.
+    normal_waits_since_ns: Option<u64>,
 }
 
 struct LockedQueue {
@@ -99,6 +101,7 @@ static QUEUES: [LockedQueue; MAX_CPUS] = [const {
             idle: None,
             leaving: None,
             tick_ns: None,
+            normal_waits_since_ns: None,
         }),
     }
 }; MAX_CPUS];
@@ -446,11 +449,14 @@ fn switch_once() {
     if leaves == Leaves::ToQueue {
         queue.queue.push(previous.priority, previous.clone());
     }
-    let next = match queue.queue.pop() {
+    let owes_turn = sched::owes_turn(queue.normal_waits_since_ns, now_ns);
+    let next = match queue.queue.pop(owes_turn) {
         Some(next) => next,
         None => queue.idle.clone().expect("schedule() needs an idle task"),
     };
-    queue.tick_ns = queue.queue.competes_with(next.priority).then_some(now_ns + sched::TICK_NS);
+    queue.tick_ns = (!queue.queue.is_empty()).then_some(now_ns + sched::TICK_NS);
+    let passed_over = next.priority == Priority::High && queue.queue.normal_waits();
+    queue.normal_waits_since_ns = passed_over.then(|| queue.normal_waits_since_ns.unwrap_or(now_ns));
     if Arc::ptr_eq(&previous, &next) {
         queue.running = Some(previous);
         locked.lock.release();

@@ -149,11 +149,14 @@ fn connect_guests(
     let uplink = stacks.first().cloned();
     stacks.push(inside.clone());
     let keys = [kcore::random::seed(), kcore::random::seed()];
-    let gateway = hypervisor.connect(&uplink?, &inside, subnet, keys)?;
+    let gateway = uplink.and_then(|uplink| hypervisor.connect(&uplink, &inside, subnet, keys));
     for forward in &config.forwards {
-        forward_port(config, &gateway, forward);
+        match &gateway {
+            Some(gateway) => forward_port(config, gateway, forward),
+            None => refuse(&format!("forward of port {}", forward.port), &"the node has no uplink"),
+        }
     }
-    Some(gateway)
+    gateway
 }
 
 /// Leads a TCP port of the uplink to a guest.

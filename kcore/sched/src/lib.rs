@@ -150,9 +150,16 @@ impl<T> RunQueue<T> {
         }
     }
 
-    /// Takes the next task: the most urgent, and among those the one that waits longest.
-    pub fn pop(&mut self) -> Option<T> {
-        self.high.pop_front().or_else(|| self.normal.pop_front())
+    /// Takes the next task: the most urgent, and among those the one that waits longest. With
+    /// `owed_turn` (see [`owes_turn`]) a normal task comes first, if one waits.
+    pub fn pop(&mut self, owed_turn: bool) -> Option<T> {
+        let owed = if owed_turn { self.normal.pop_front() } else { None };
+        owed.or_else(|| self.high.pop_front()).or_else(|| self.normal.pop_front())
+    }
+
+    /// Whether a normal task waits.
+    pub fn normal_waits(&self) -> bool {
+        !self.normal.is_empty()
     }
 
     /// The waiting tasks in the order in which they will run.
@@ -165,15 +172,17 @@ impl<T> RunQueue<T> {
         self.high.len() + self.normal.len()
     }
 
-    /// Whether nobody waits.
+    /// Whether nobody waits. If somebody does, the running task's slice ends by a tick.
     pub fn is_empty(&self) -> bool {
         self.high.is_empty() && self.normal.is_empty()
     }
+}
 
-    /// Whether a task at least as urgent as `running` waits, so that a tick is worth taking.
-    pub fn competes_with(&self, running: Priority) -> bool {
-        !self.high.is_empty() || (running <= Priority::Normal && !self.normal.is_empty())
-    }
+/// Whether normal tasks that have waited since `waiting_since_ns` get a turn before more urgent
+/// ones. Urgent work that never ends (a flood of packets) would else keep them off for ever: the
+/// shell, ARP replies, the renewal of a lease. After a whole slice of it they get one slice.
+pub fn owes_turn(waiting_since_ns: Option<u64>, now_ns: u64) -> bool {
+    waiting_since_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= TICK_NS)
 }
 
 /// What becomes of the task that leaves the CPU.
@@ -210,7 +219,7 @@ mod tests {
         {
             queue.push(priority, name);
         }
-        let order: Vec<char> = std::iter::from_fn(|| queue.pop()).collect();
+        let order: Vec<char> = std::iter::from_fn(|| queue.pop(false)).collect();
         assert_eq!(order, ['b', 'd', 'a', 'c']);
     }
 
@@ -221,12 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn only_a_rival_is_worth_a_tick() {
+    fn an_owed_turn_comes_first() {
         let mut queue = RunQueue::new();
-        queue.push(Priority::Normal, ());
-        assert!(queue.competes_with(Priority::Normal));
-        assert!(!queue.competes_with(Priority::High));
-        queue.push(Priority::High, ());
-        assert!(queue.competes_with(Priority::High));
+        queue.push(Priority::High, 'h');
+        queue.push(Priority::Normal, 'n');
+        assert_eq!(queue.pop(owes_turn(Some(5), 5 + TICK_NS)), Some('n'));
+        assert_eq!(queue.pop(true), Some('h'), "nobody normal waits");
+        assert!(!owes_turn(Some(5), 4 + TICK_NS) && !owes_turn(None, u64::MAX));
     }
 }

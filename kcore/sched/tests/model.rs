@@ -8,11 +8,12 @@
 //!
 //! 1. A CPU never halts, and stays halted, with a task that can run (netblk.md, faults 1 and 3).
 //! 2. A request to reschedule is followed as soon as it may be: no task goes on at a point where it
-//!    can be preempted while a more urgent one waits (fault 2).
+//!    can be preempted while a more urgent one waits (fault 2), but for the one slice that is owed to
+//!    normal tasks after urgent ones have had theirs.
 //! 3. The idle task is never chosen while another can run (faults 1 and 3).
 //! 4. Every task is in exactly one place: running, queued once, or known to a waker.
-//! 5. Tasks of one priority share the CPU: whenever a rival waits, a tick is on its way, also for a
-//!    task that never blocks, so a poller that yields only to tasks starves nobody (fault 4).
+//! 5. Nobody starves: whenever a task waits, of whatever priority, a tick is on its way, also for a
+//!    running task that never blocks, such as a poller that yields only to tasks (fault 4).
 //!
 //! A checker that cannot fail proves nothing: each mutant below undoes one rule of the protocol,
 //! as other kernels have, and must be caught.
@@ -124,6 +125,11 @@ struct State {
     /// A tick is wanted; a reschedule interrupt or a switch arms the timer for it.
     tick_armed: bool,
     tick_due: bool,
+    /// Normal tasks have waited for a slice: the next switch gives them a turn. It can be so at any
+    /// time, so the checker tries both.
+    owes_turn: bool,
+    /// The running task has such a turn, and more urgent ones wait for its end.
+    owed_turn: bool,
 }
 
 impl State {
@@ -149,6 +155,8 @@ impl State {
             interrupt_sent: false,
             tick_armed: false,
             tick_due: false,
+            owes_turn: false,
+            owed_turn: false,
         }
     }
 
@@ -166,14 +174,16 @@ impl State {
         if leaves == Leaves::ToQueue && !late {
             self.queue.push(self.priorities[previous], previous);
         }
-        let next = self.queue.pop().unwrap_or(IDLE);
+        let owes_turn = std::mem::take(&mut self.owes_turn) && self.queue.normal_waits();
+        let next = self.queue.pop(owes_turn).unwrap_or(IDLE);
+        self.owed_turn = owes_turn;
         if leaves == Leaves::ToQueue && late {
             self.queue.push(self.priorities[previous], previous);
         }
         if next == IDLE && !self.queue.is_empty() {
             return Err("idle was chosen while a task could run".into());
         }
-        self.tick_armed = self.queue.competes_with(self.priorities[next]);
+        self.tick_armed = !self.queue.is_empty();
         self.running = next;
         Ok(())
     }
@@ -207,7 +217,12 @@ impl State {
                 }
             }
         }
-        self.cpu_step(mutant, &mut next)?;
+        for owes_turn in [false, true] {
+            let choice = State { owes_turn, ..self.clone() };
+            let before = next.len();
+            choice.cpu_step(mutant, &mut next)?;
+            next[before..].iter_mut().for_each(|state| state.owes_turn = false);
+        }
         Ok(next)
     }
 
@@ -402,12 +417,12 @@ impl State {
             && self.interrupts_on
             && self.guards == 0;
         let waiting = self.queue.iter().map(|&task| self.priorities[task]).max();
-        if preemptible && waiting > Some(self.priorities[self.running]) && !news {
+        if preemptible && !self.owed_turn && waiting > Some(self.priorities[self.running]) && !news {
             return Err("a more urgent task waits, and nobody will say so".into());
         }
         let tick_comes = self.tick_armed || self.tick_due || self.request || news;
         let in_tick = matches!(me.interrupt, Interrupt::Handler { tick: true });
-        if self.queue.competes_with(self.priorities[self.running]) && !tick_comes && !in_tick {
+        if !self.queue.is_empty() && !tick_comes && !in_tick {
             return Err("a rival waits, and no tick will come".into());
         }
         for task in 1..TASKS {

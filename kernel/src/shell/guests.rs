@@ -153,7 +153,7 @@ fn show(guest: &ConsoleHandle, leave: &AtomicBool) {
             say!("[{} bytes were overwritten before they were shown]", piece.missed);
         }
         if piece.count > 0 {
-            console::write_raw(&bytes[..piece.count]);
+            console::print_raw(&bytes[..piece.count]);
         } else {
             guest.wait(u64::MAX);
         }

@@ -147,7 +147,7 @@ fn irqstat(_node: &Node, arguments: &[&str]) -> Done {
         let counts = row(&mut stat.per_cpu[..columns].iter().map(|count| alloc::format!("{count}")));
         say!("  {:#04x}{counts}  {}", stat.vector, stat.name);
     }
-    say!("{} unclaimed", irq::unclaimed());
+    say!("{} unclaimed, {} NMIs that nobody sent", irq::unclaimed(), kcore::panic::unasked_nmis());
     let softirqs: Vec<String> =
         softirq::stats().map(|(name, runs)| alloc::format!("{name} {runs}")).collect();
     say!("softirqs: {}", if softirqs.is_empty() { String::from("none") } else { softirqs.join(", ") });
@@ -173,8 +173,8 @@ fn run_selftest(_node: &Node, arguments: &[&str]) -> Done {
             let rounds = rounds
                 .parse()
                 .ok()
-                .filter(|rounds| (1..=1_000_000).contains(rounds))
-                .ok_or_else(|| alloc::format!("{rounds}: not a number of rounds from 1 to 1000000"))?;
+                .filter(|rounds| (1..=100_000).contains(rounds))
+                .ok_or_else(|| alloc::format!("{rounds}: not a number of rounds from 1 to 100000"))?;
             wake(rounds)
         }
         _ => Err(SELFTEST.wrong_use()),

@@ -48,6 +48,9 @@ impl Command {
     }
 }
 
+/// Where `help` begins to say what a command does.
+const HELP_COLUMN: usize = 30;
+
 const HELP: Command =
     Command { name: "help", usage: "[COMMAND]", help: "this list, or what one command takes", run: help };
 
@@ -64,7 +67,7 @@ struct Out;
 
 impl Write for Out {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        console::write(text.as_bytes());
+        console::print(text.as_bytes());
         Ok(())
     }
 }
@@ -109,13 +112,13 @@ pub fn run(node: &Node) -> ! {
         // The console draws the row again behind a log line that comes while somebody types.
         row.clear();
         editor.prompt(&mut row);
-        console::write_row(&screen, &row);
+        console::print_row(&screen, &row);
         screen.clear();
         let outcome = editor.feed(console::read_byte(), &Words(node), &mut screen);
         if outcome == Outcome::Editing {
             continue;
         }
-        console::write_row(&screen, &[]);
+        console::print_row(&screen, &[]);
         screen.clear();
         match outcome {
             Outcome::Line(line) => run_line(node, &line),
@@ -145,7 +148,11 @@ fn help(_node: &Node, arguments: &[&str]) -> Done {
         [] => {
             for command in commands() {
                 let left = alloc::format!("{} {}", command.name, command.usage);
-                say!("  {left:<44} {}", command.help);
+                if left.len() <= HELP_COLUMN {
+                    say!("  {left:<HELP_COLUMN$} {}", command.help);
+                } else {
+                    say!("  {left}\n  {:<HELP_COLUMN$} {}", "", command.help);
+                }
             }
             say!("Tab completes, the arrows recall; what a command prints is explained in docs/shell.md.");
             Ok(())
