@@ -130,8 +130,10 @@ proptest! {
         let mut now_ns = 1_000_000;
         let mut starved = true;
 
+        // A driver posts its buffers before it first sleeps.
+        let begin = [Step::Reap];
         let finish = [Step::Sleep, Step::Pass(200_000)].into_iter().cycle().take(200);
-        for step in steps.into_iter().chain(finish) {
+        for step in begin.into_iter().chain(steps).chain(finish) {
             let mut reap = false;
             match step {
                 Step::Send(frame) => {
