@@ -30,6 +30,7 @@ pub struct Setup {
     cpus: u32,
     memory_mib: u64,
     loader: Loader,
+    command_line: String,
     disk_bytes: Option<u64>,
     disk_read_only: bool,
     sector_bytes: u32,
@@ -48,6 +49,7 @@ impl Setup {
             cpus: 2,
             memory_mib: 512,
             loader: Loader::Pvh,
+            command_line: String::new(),
             disk_bytes: Some(64 << 20),
             disk_read_only: false,
             sector_bytes: 512,
@@ -93,6 +95,12 @@ impl Setup {
 
     pub fn loaded_by(mut self, loader: Loader) -> Setup {
         self.loader = loader;
+        self
+    }
+
+    /// Words for the kernel, where QEMU loads it.
+    pub fn told(mut self, command_line: &str) -> Setup {
+        self.command_line = command_line.to_owned();
         self
     }
 
@@ -154,7 +162,7 @@ impl Setup {
             Loader::Pvh => Boot::Direct {
                 kernel: kernel.elf.clone(),
                 archive: Some(archive),
-                command_line: String::new(),
+                command_line: self.command_line.clone(),
             },
             Loader::GrubByBios | Loader::GrubByUefi => {
                 let iso = folder.join("nos.iso");

@@ -68,6 +68,19 @@ fn qemu_boots_it_by_pvh_and_the_timers_pass_their_test() {
     node.wait_until_ready();
 }
 
+/// The control of the self-test: timers that serve sleepers at ticks only, as a periodic timer would, must fail it. The
+/// panic that follows tells where every CPU was, by name.
+#[test]
+fn timers_that_serve_ticks_only_fail_the_boot_and_every_cpu_tells_where_it_was() {
+    let mut node = Setup::of("ticks_only").told("timer=tick").boot();
+    node.expect("nos: panic on CPU");
+    node.expect("timer self-test failed: a sleep of 1 ms takes");
+    node.expect("first_task+0x");
+    node.expect("CPU 1, task idle/1:");
+    node.expect("idle_loop+0x");
+    node.expect("nos: stopped by a panic");
+}
+
 #[test]
 fn help_names_every_command() {
     let mut node = Setup::of("help").boot().ready();

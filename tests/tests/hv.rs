@@ -47,6 +47,23 @@ fn one_guest_fetches_a_file_from_the_other_and_it_is_whole() {
 }
 
 #[test]
+fn a_guest_with_two_cpus_uses_both() {
+    let text = include_str!("../../nos.toml").replacen("cpus = 1", "cpus = 2", 1);
+    let mut node = Setup::of("hv_two_cpus").cpus(4).memory_mib(1024).configured(text).boot();
+    node.wait_for_guests(&["alpha"]);
+    let mut alpha = node.guest("alpha");
+    assert_eq!(alpha.run("nproc").trim(), "2");
+    let sums = alpha.run_within(
+        "for cpu in 0 1; do taskset -c $cpu sha256sum /bin/busybox & done; wait; echo done",
+        Duration::from_secs(60),
+    );
+    assert!(sums.contains("done"), "{sums}");
+    drop(alpha);
+    let listed = node.run("hv stat alpha");
+    assert!(listed.contains("CPU 1:"), "{listed}");
+}
+
+#[test]
 fn alphas_page_is_reached_through_a_port_of_the_node() {
     let mut node = with_both_guests("hv_forward").with_address();
     let port = node.host_port(Protocol::Tcp, 8080);
