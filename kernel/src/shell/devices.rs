@@ -31,9 +31,7 @@ const PING: Command = Command {
 };
 
 fn disks(_node: &Node, arguments: &[&str]) -> Done {
-    if !arguments.is_empty() {
-        return Err(DISKS.wrong_use());
-    }
+    DISKS.alone(arguments)?;
     let disks = kcore::block::disks();
     if disks.is_empty() {
         say!("no disk was found; `pci` lists what the machine has");
@@ -64,9 +62,7 @@ fn disks(_node: &Node, arguments: &[&str]) -> Done {
 }
 
 fn net(node: &Node, arguments: &[&str]) -> Done {
-    if !arguments.is_empty() {
-        return Err(NET.wrong_use());
-    }
+    NET.alone(arguments)?;
     if node.stacks().is_empty() {
         say!("no network card was found; `pci` lists what the machine has");
     }

@@ -28,12 +28,8 @@ const SELFTEST: Command = Command {
     run: run_selftest,
 };
 
-fn none(command: &Command, arguments: &[&str]) -> Done {
-    if arguments.is_empty() { Ok(()) } else { Err(command.wrong_use()) }
-}
-
 fn ps(_node: &Node, arguments: &[&str]) -> Done {
-    none(&PS, arguments)?;
+    PS.alone(arguments)?;
     say!("{:>4} {:>3} {:<6} {:<8} {:>9} {:>10}  NAME", "ID", "CPU", "PRIO", "STATE", "TIME", "SWITCHES");
     for task in task::list() {
         say!(
@@ -51,7 +47,7 @@ fn ps(_node: &Node, arguments: &[&str]) -> Done {
 }
 
 fn cpus(_node: &Node, arguments: &[&str]) -> Done {
-    none(&CPU, arguments)?;
+    CPU.alone(arguments)?;
     let uptime_ns = time::now_ns().max(1);
     let tasks = task::list();
     say!(
@@ -86,7 +82,7 @@ fn cpus(_node: &Node, arguments: &[&str]) -> Done {
 }
 
 fn uptime(_node: &Node, arguments: &[&str]) -> Done {
-    none(&UPTIME, arguments)?;
+    UPTIME.alone(arguments)?;
     let seconds = time::now_ns() / 1_000_000_000;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     say!("up {days} days, {hours:02}:{minutes:02}:{:02}", seconds % 60);
@@ -94,13 +90,13 @@ fn uptime(_node: &Node, arguments: &[&str]) -> Done {
 }
 
 fn dmesg(_node: &Node, arguments: &[&str]) -> Done {
-    none(&DMESG, arguments)?;
+    DMESG.alone(arguments)?;
     klog::read_all(|line| say!("{line}"));
     Ok(())
 }
 
 fn mem(_node: &Node, arguments: &[&str]) -> Done {
-    none(&MEM, arguments)?;
+    MEM.alone(arguments)?;
     let page = memory::PAGE_BYTES as u64;
     let stats = memory::stats();
     let (total, free) = (stats.total_pages as u64 * page, stats.free_pages as u64 * page);
@@ -118,7 +114,7 @@ fn mem(_node: &Node, arguments: &[&str]) -> Done {
 }
 
 fn pci_functions(_node: &Node, arguments: &[&str]) -> Done {
-    none(&PCI, arguments)?;
+    PCI.alone(arguments)?;
     for device in pci::devices() {
         say!(
             "{}  {:04x}:{:04x}  class {:02x}.{:02x}.{:02x}",
@@ -134,7 +130,7 @@ fn pci_functions(_node: &Node, arguments: &[&str]) -> Done {
 }
 
 fn irqstat(_node: &Node, arguments: &[&str]) -> Done {
-    none(&IRQSTAT, arguments)?;
+    IRQSTAT.alone(arguments)?;
     let columns = cpu::count();
     let row = |cells: &mut dyn Iterator<Item = String>| {
         cells.fold(String::new(), |mut row, cell| {

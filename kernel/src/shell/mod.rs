@@ -46,6 +46,11 @@ impl Command {
     fn wrong_use(&self) -> Trouble {
         Trouble(alloc::format!("usage: {} {}", self.name, self.usage))
     }
+
+    /// For a command that takes no words.
+    fn alone(&self, arguments: &[&str]) -> Done {
+        if arguments.is_empty() { Ok(()) } else { Err(self.wrong_use()) }
+    }
 }
 
 /// Where `help` begins to say what a command does.

@@ -15,18 +15,14 @@ const REBOOT: Command =
     Command { name: "reboot", usage: "", help: "stops the guests and starts the machine again", run: reboot };
 
 fn poweroff(node: &Node, arguments: &[&str]) -> Done {
-    if !arguments.is_empty() {
-        return Err(POWEROFF.wrong_use());
-    }
+    POWEROFF.alone(arguments)?;
     node.stop_everything();
     super::say!("{}", announce::Announcement::PowerOff);
     kcore::power::off()
 }
 
 fn reboot(node: &Node, arguments: &[&str]) -> Done {
-    if !arguments.is_empty() {
-        return Err(REBOOT.wrong_use());
-    }
+    REBOOT.alone(arguments)?;
     node.stop_everything();
     kcore::power::reboot()
 }

@@ -43,10 +43,8 @@ pub const VECTOR_TIMER: u8 = 0xe0;
 pub const VECTOR_RESCHEDULE: u8 = 0xe1;
 /// "Forget these translations", from another CPU.
 pub const VECTOR_TLB_SHOOTDOWN: u8 = 0xe2;
-/// "Stop for good", from a CPU that panics.
-pub const VECTOR_STOP: u8 = 0xe3;
 /// Ends a HLT of `arch`'s own and means nothing else.
-pub(super) const VECTOR_WAKE: u8 = 0xe4;
+pub(super) const VECTOR_WAKE: u8 = 0xe3;
 /// Where the legacy interrupt controllers are moved to before they are masked.
 pub const VECTOR_LEGACY_FIRST: u8 = 0xf0;
 /// The local APIC's spurious interrupt; not acknowledged.
