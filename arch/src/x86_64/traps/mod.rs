@@ -18,8 +18,8 @@
 //!
 //! The TLB shootdown vector is handled here; hooks never see it.
 //!
-//! Vectors: 0x20-0xdf devices, 0xe0 timer, 0xe1 reschedule, 0xe2 TLB shootdown, 0xe3 stop,
-//! 0xe4 `arch`'s own, 0xf0-0xfe the masked legacy controllers (spurious), 0xff APIC spurious.
+//! Vectors: 0x20-0xdf devices, 0xe0 timer, 0xe1 reschedule, 0xe2 TLB shootdown,
+//! 0xe3 `arch`'s own, 0xf0-0xfe the masked legacy controllers (spurious), 0xff APIC spurious.
 
 mod tables;
 
