@@ -318,7 +318,8 @@ impl Controller {
         *bus_master = None;
         let stopped = self.registers.disable();
         let gone = trouble == Trouble::Gone || stopped == Err(ReadyError::Gone) || !self.device.is_present();
-        let again = again && !gone;
+        // One that does not stop may still have old commands: it never gets its way to memory back.
+        let again = again && !gone && stopped.is_ok();
         if !again {
             // Before the transfers end: whoever submits the next one learns that it is the end.
             self.set_phase(Phase::Finished);
@@ -333,12 +334,16 @@ impl Controller {
         self.guard.forget();
         log::error!("{}: {trouble}; {ended} transfers ended as failed", self.name);
         if !again {
-            let why = if gone { "it is gone" } else { "resets do not help" };
+            let why = match stopped {
+                _ if gone => "it is gone",
+                Err(_) => "it does not stop",
+                Ok(()) => "resets do not help",
+            };
             log::error!("{}: given up: {why}", self.name);
             return;
         }
         let new_bus_master = BusMaster::enable(self.device);
-        match stopped.map_err(StartError::Ready).and_then(|()| self.start_again()) {
+        match self.start_again() {
             Ok(()) => {
                 *bus_master = Some(new_bus_master);
                 self.set_phase(Phase::Running);

@@ -63,9 +63,10 @@ impl fmt::Display for Ipv4Cidr {
     }
 }
 
-/// An address that a machine can have.
+/// An address that a machine can have: not of 0/8, 127/8, 224/4 or 240/4 (RFC 1122 section 3.2.1.3, RFC 1112), the same
+/// that the node's stack refuses.
 pub(crate) fn is_unicast(address: Ipv4Addr) -> bool {
-    !(address.is_unspecified() || address.is_broadcast() || address.is_multicast() || address.is_loopback())
+    !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
 /// A size in bytes: `512 KiB`, `256 MiB`, `2 GiB`; the blank may be missing. Decimal units are not taken: memory is
@@ -151,6 +152,8 @@ mod tests {
             "224.0.0.1/8",
             "10.77.0.0/24",
             "127.0.0.1/8",
+            "240.0.0.1/24",
+            "0.1.2.3/8",
             "10.77.0.255/24",
         ] {
             assert_eq!(Ipv4Cidr::parse(wrong), None, "{wrong}");

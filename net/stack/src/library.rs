@@ -46,11 +46,8 @@ fn instant(now_ns: u64) -> Instant {
 impl Library {
     pub fn new(mut link: Link, mac: MacAddr, config: &AddressConfig) -> Library {
         let mut interface_config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac.0)));
-        // For transaction numbers, not for secrets: the moment and the card's address differ
-        // between boots and nodes.
-        let [a, b, c, d, e, f] = mac.0;
-        interface_config.random_seed =
-            now_ns().rotate_left(20) ^ u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        // For transaction numbers that nobody off the path should guess.
+        interface_config.random_seed = kcore::random::seed();
         let mut interface = Interface::new(interface_config, &mut link, instant(now_ns()));
         let mut sockets = SocketSet::new(Vec::new());
         let dhcp = match config {

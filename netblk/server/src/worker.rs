@@ -11,13 +11,16 @@ use netblk_logic::{DATA_START, RateLimit, Wait, WaitPolicy, WriteFence};
 use netblk_proto::{Durability, Status};
 
 use crate::instance::Instance;
-use crate::slot::{End, Job, Work};
+use crate::slot::{End, Job, SLOTS, Work};
 
 /// A log line about failed transfers at most this often.
 const LOG_INTERVAL_NS: u64 = 5_000_000_000;
 
 /// How often a stopping worker says that it still waits for the disk.
 const STOP_NOTICE_NS: u64 = 5_000_000_000;
+
+/// Replies that may wait for the card before no more requests are taken.
+const MOST_REPLIES: usize = SLOTS;
 
 /// What a worker left undone when it was stopped.
 #[derive(Clone, Copy, Debug, Default)]
@@ -151,8 +154,12 @@ impl Worker {
         self.replies.push(frame);
     }
 
-    /// Hands every queued request to the disk, then rings its doorbell once.
+    /// Hands every queued request to the disk, then rings its doorbell once. Not while the card has
+    /// a service's worth of replies to take: each holds a frame of the pool that everybody shares.
     fn take_requests(&mut self) -> bool {
+        if self.replies.len() >= MOST_REPLIES {
+            return false;
+        }
         if self.held.is_some() && !core::mem::take(&mut self.try_held) {
             return false;
         }
@@ -167,6 +174,9 @@ impl Worker {
                 }
             }
             taken = true;
+            if self.replies.len() >= MOST_REPLIES {
+                break;
+            }
         }
         if submitted > 0 {
             self.with_disk += submitted;
