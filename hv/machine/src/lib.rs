@@ -27,6 +27,7 @@ extern crate alloc;
 
 pub mod acpi;
 pub mod apic;
+pub mod asid;
 pub mod backend;
 pub mod chipset;
 pub mod counters;
@@ -41,6 +42,7 @@ pub mod paravirtual_clock;
 pub mod pci;
 pub mod prefix;
 mod registers;
+pub mod restart;
 mod string_io;
 pub mod time;
 pub mod walk;

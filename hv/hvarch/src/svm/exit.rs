@@ -47,6 +47,11 @@ const INVALID: u64 = u64::MAX;
 /// The same as QEMU's TCG has it.
 const INVALID_IN_32_BITS: u64 = 0xffff_ffff;
 
+/// Whether VMRUN refused the guest's state: then nothing of the entry has taken place.
+pub fn is_refusal(exit_code: u64) -> bool {
+    matches!(exit_code, INVALID | INVALID_IN_32_BITS)
+}
+
 const VECTOR_ALIGNMENT: u8 = 17;
 
 /// EXITINFO1 of a port access (sec. 15.10.2).

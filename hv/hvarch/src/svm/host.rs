@@ -5,6 +5,7 @@ use core::arch::asm;
 use kcore::cpu::MAX_CPUS;
 use kcore::memory::{OutOfMemory, PageRun};
 use kcore::sync::{IrqSpinLock, Once};
+use machine::asid::{Asid, AsidSpace};
 use raw_cpuid::cpuid;
 use x86_64::registers::control::{Efer, EferFlags};
 use x86_64::registers::model_specific::Msr;
@@ -44,9 +45,7 @@ struct HostCpu {
     _save_area: PageRun,
     /// Filled by VMSAVE: what VMLOAD restores after an exit.
     host_state: PageRun,
-    /// The next ASID that no guest has had in this generation.
-    next_asid: u32,
-    generation: u64,
+    asids: AsidSpace,
 }
 
 static CPUS: [IrqSpinLock<Option<HostCpu>>; MAX_CPUS] = [const { IrqSpinLock::new(None) }; MAX_CPUS];
@@ -96,6 +95,7 @@ pub fn shared() -> Option<(&'static Features, &'static PermissionMaps)> {
 
 /// Turns SVM on here, if it is not. Interrupts may be on; the caller stays on this CPU.
 pub fn enable_on_this_cpu() -> Result<(), OutOfMemory> {
+    let asids = shared().map_or(0, |(features, _)| features.asids);
     let mut cpu = CPUS[kcore::cpu::index()].lock();
     if cpu.is_some() {
         return Ok(());
@@ -114,41 +114,30 @@ pub fn enable_on_this_cpu() -> Result<(), OutOfMemory> {
         hsave.write(save_area.phys().as_u64());
         asm!("vmsave rax", in("rax") host_state.phys().as_u64(), options(nostack, preserves_flags));
     }
-    *cpu = Some(HostCpu { _save_area: save_area, host_state, next_asid: 1, generation: 1 });
+    *cpu = Some(HostCpu { _save_area: save_area, host_state, asids: AsidSpace::new(asids) });
     Ok(())
-}
-
-/// An address-space identifier as a virtual CPU keeps it: good while its host CPU's
-/// generation lasts. The default is of no generation.
-#[derive(Clone, Copy, Default)]
-pub struct Asid {
-    pub number: u32,
-    generation: u64,
 }
 
 /// What an entry on this CPU uses.
 pub struct EntryPass {
     /// Of the area for VMLOAD.
     pub host_pa: u64,
-    /// All identifiers were used up: flush every translation, then begin anew.
+    /// The entry must flush every translation, and then call [`flushed`].
     pub flush: bool,
 }
 
 /// Renews `asid` if it is not of this CPU's current generation. `None` if SVM is not
 /// enabled here.
 pub fn pass(asid: &mut Asid) -> Option<EntryPass> {
-    let (features, _) = shared()?;
     let mut cpu = CPUS[kcore::cpu::index()].lock();
     let cpu = cpu.as_mut()?;
-    let mut flush = false;
-    if asid.generation != cpu.generation {
-        if cpu.next_asid >= features.asids {
-            cpu.generation += 1;
-            cpu.next_asid = 1;
-            flush = true;
-        }
-        *asid = Asid { number: cpu.next_asid, generation: cpu.generation };
-        cpu.next_asid += 1;
-    }
+    let flush = cpu.asids.renew(asid);
     Some(EntryPass { host_pa: cpu.host_state.phys().as_u64(), flush })
+}
+
+/// VMRUN has flushed this CPU's translations.
+pub fn flushed() {
+    if let Some(cpu) = CPUS[kcore::cpu::index()].lock().as_mut() {
+        cpu.asids.flushed();
+    }
 }

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 
 use kcore::memory::{OutOfMemory, PageRun};
 use kcore::sync::irq_off;
+use machine::asid::Asid;
 use machine::backend::{
     CodeBits, DescriptorTable, EntryRequest, Exit, Gpr, Gprs, Injection, InjectionKind, InstructionBytes,
     InvalidState, PagingState, Segment, SegmentName, SystemState, Vcpu,
@@ -14,7 +15,7 @@ use virtio_device::GuestRam;
 use x86_64::registers::control::Cr3;
 
 use super::exit;
-use super::host::{self, Asid, EntryPass};
+use super::host::{self, EntryPass};
 use super::vmcb::{
     self, Event, EventKind, Intercept3, Intercept4, TlbControl, VirtualInterrupt, Vmcb, VmcbSegment,
 };
@@ -205,6 +206,10 @@ impl SvmVcpu {
         // The kernel sets no breakpoints.
         let host_rip = unsafe { world::run(vmcb_pa, &mut self.gprs, host_pa) };
         self.doorbell.leave();
+        // An entry that the processor refused has flushed nothing: the flush stays due.
+        if flush && !exit::is_refusal(self.vmcb.get().control.exit_code) {
+            host::flushed();
+        }
 
         let vmcb = self.vmcb.get();
         // Only both together: a guest's kernel may well have its code or its tables
