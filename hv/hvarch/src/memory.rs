@@ -214,6 +214,10 @@ impl GuestRam for GuestMemory {
 
 impl Drop for GuestMemory {
     fn drop(&mut self) {
+        // What a guest left must not lie in free memory for as long as nobody takes it.
+        // It is zeroed again when it is taken, since free pages may have been anyone's
+        // (heap, frames, tables), and the page map does not tell them apart; that costs
+        // a start some milliseconds, a map of clean pages would cost every other owner.
         // The backend's CPUs hold a share of this memory, so none of them is left.
         for piece in &self.pieces {
             // SAFETY: the run is owned here, in the direct map, and `len_bytes` long;
