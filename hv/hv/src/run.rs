@@ -2,7 +2,9 @@
 //!
 //! Each guest CPU is a task on a host CPU of its own choosing, and owns what only it
 //! touches: the backend's virtual CPU and the machine's [`Cpu`]. The rest is shared by
-//! the run: the board behind a lock, the mailboxes, the bells, the card.
+//! the run: the board behind a lock, the mailboxes, the bells, the card. What the guest
+//! occupies of the node ([`Body`]) ends with its last CPU's task, however long somebody
+//! still looks at the run.
 //!
 //! A task's round: hear the bell, do the devices' work (the first CPU), ask the machine
 //! what the next entry needs, arm the host's timer for the nearest of all deadlines,
@@ -40,17 +42,21 @@ use crate::nic::{Nic, NicEndpoint, NicStats, Round};
 const INPUT_CHUNK: usize = 64;
 /// How long [`Run::counters`] waits for the CPUs to publish theirs.
 const PUBLISH_WAIT_NS: u64 = 100_000_000;
+/// Rounds of the devices' work before the guest is entered though there is more: another
+/// CPU of the guest may add to the queues for ever, and must not keep the first one out.
+const MOST_ROUNDS: u32 = 4;
+/// How long the guest then has until the next round.
+const BETWEEN_ROUNDS_NS: u64 = 50_000;
 
 /// See the module.
 pub struct Run {
     guest: Arc<Guest>,
     config: GuestConfig,
-    memory: Arc<GuestMemory>,
-    space: Arc<GuestSpace>,
-    board: BoardCell,
+    /// Until the last CPU has left. The lock is held for a moment only, and before any
+    /// lock of the card.
+    body: SpinLock<Option<Arc<Body>>>,
     bus: Arc<ApicBus>,
     bells: Bells,
-    nic: Option<Arc<Nic>>,
     start: StartState,
     origin: TscOrigin,
     cpus: Vec<CpuShare>,
@@ -61,6 +67,14 @@ pub struct Run {
     alive: AtomicUsize,
     /// Somebody types.
     pub(crate) input_waits: AtomicBool,
+}
+
+/// What the guest occupies: memory, devices, a port of the switch with its address.
+struct Body {
+    memory: Arc<GuestMemory>,
+    space: Arc<GuestSpace>,
+    board: BoardCell,
+    nic: Option<Arc<Nic>>,
 }
 
 /// What others may see of one CPU.
@@ -132,12 +146,14 @@ impl Run {
         Ok(Run {
             guest: guest.clone(),
             config,
-            memory,
-            space,
-            board: BoardCell(SpinLock::new(board)),
+            body: SpinLock::new(Some(Arc::new(Body {
+                memory,
+                space,
+                board: BoardCell(SpinLock::new(board)),
+                nic,
+            }))),
             bus,
             bells,
-            nic,
             start: loaded.start,
             origin: TscOrigin::now(),
             cpus,
@@ -163,10 +179,7 @@ impl Run {
             let name = format!("{}/{index}", self.guest.spec.name);
             let spawned = task::spawn(&name, Placement::Cpu(share.host_cpu), Priority::Normal, move || {
                 run.cpu_task(index);
-                let ending = run.leave();
-                // The run's memory is free again before anyone hears of its end.
-                drop(run);
-                if let Some(ending) = ending {
+                if let Some(ending) = run.leave() {
                     on_end(ending);
                 }
             });
@@ -191,10 +204,16 @@ impl Run {
         self.bells.ring_all();
     }
 
-    /// One task fewer. The last one gets the run's ending.
+    /// One task fewer. The last one gets the run's ending; the guest's memory and its
+    /// port of the switch are free by then, before anyone hears of the end.
     fn leave(&self) -> Option<Ending> {
         let last = self.alive.fetch_sub(1, Ordering::SeqCst) == 1;
-        last.then(|| self.ending.lock().clone().unwrap_or(Ending::Stopped))
+        last.then(|| {
+            // The tasks have dropped their shares, so this is the last.
+            let body = self.body.lock().take();
+            drop(body);
+            self.ending.lock().clone().unwrap_or(Ending::Stopped)
+        })
     }
 
     /// Whether every CPU sleeps.
@@ -208,7 +227,8 @@ impl Run {
     }
 
     pub fn nic_stats(&self) -> Option<NicStats> {
-        self.nic.as_ref().map(|nic| nic.stats())
+        // Under the lock: a share taken out of it could outlive the run.
+        self.body.lock().as_ref()?.nic.as_ref().map(|nic| nic.stats())
     }
 
     /// Each CPU's counters, as of now.
@@ -238,7 +258,9 @@ impl Run {
     fn cpu_task(&self, index: usize) {
         let share = &self.cpus[index];
         let bell = self.bells.of(index);
-        let mut vcpu = match hvarch::new_vcpu(self.space.clone(), bell.doorbell(), self.origin) {
+        // There as long as a task has not left.
+        let Some(body) = self.body.lock().clone() else { return };
+        let mut vcpu = match hvarch::new_vcpu(body.space.clone(), bell.doorbell(), self.origin) {
             Ok(vcpu) => vcpu,
             Err(error) => return self.end(Ending::Failed(format!("{error}"))),
         };
@@ -246,6 +268,7 @@ impl Run {
         if index == 0 {
             cpu.start(&mut *vcpu, &self.start);
         }
+        let mut rounds = 0;
         loop {
             bell.take();
             if share.publish.swap(false, Ordering::SeqCst) {
@@ -255,18 +278,25 @@ impl Run {
             if self.leaving.load(Ordering::SeqCst) {
                 break;
             }
-            let devices = if index == 0 { self.device_round() } else { Round::default() };
-            if devices.more {
-                // Ends soon: the guest can put nothing more into its queues meanwhile.
+            let mut devices = if index == 0 { self.device_round(&body) } else { Round::default() };
+            if devices.more && rounds < MOST_ROUNDS {
+                rounds += 1;
                 continue;
             }
-            match cpu.before_entry(&mut *vcpu, &self.board, time::now_ns()) {
+            rounds = 0;
+            if devices.more {
+                // Nobody rings for what is left, so it is the clock that comes back to it.
+                devices.due_ns = nearer(devices.due_ns, Some(time::now_ns() + BETWEEN_ROUNDS_NS));
+            }
+            match cpu.before_entry(&mut *vcpu, &body.board, time::now_ns()) {
                 Next::Enter(mut entry) => {
                     entry.deadline_ns = nearer(entry.deadline_ns, devices.due_ns);
                     let exit = vcpu.run(&entry);
-                    let action = cpu.handle(&mut *vcpu, &*self.memory, &self.board, exit, time::now_ns());
+                    let action = cpu.handle(&mut *vcpu, &*body.memory, &body.board, exit, time::now_ns());
                     self.act(action, &*vcpu);
                 }
+                // It has nothing to run: its devices may have the time.
+                Next::Sleep { .. } if devices.more => task::yield_now(),
                 Next::Sleep { until_ns } => {
                     timer::set_cpu_deadline(None);
                     share.halted.store(true, Ordering::Relaxed);
@@ -301,11 +331,11 @@ impl Run {
     }
 
     /// The devices' work that waits, for the first CPU's task.
-    fn device_round(&self) -> Round {
+    fn device_round(&self, body: &Body) -> Round {
         if self.input_waits.load(Ordering::SeqCst) {
-            self.feed_input();
+            self.feed_input(&body.board);
         }
-        let Some(nic) = &self.nic else { return Round::default() };
+        let Some(nic) = &body.nic else { return Round::default() };
         let round = nic.round(time::now_ns());
         if let Some(fault) = round.fault {
             self.end(Ending::Failed(format!("network card: {fault}")));
@@ -314,7 +344,7 @@ impl Run {
     }
 
     /// Moves typed input to the UART, whose queue has room for all of it.
-    fn feed_input(&self) {
+    fn feed_input(&self, board: &BoardCell) {
         self.input_waits.store(false, Ordering::SeqCst);
         let mut chunk = [0; INPUT_CHUNK];
         loop {
@@ -323,7 +353,7 @@ impl Run {
                 return;
             }
             // What does not fit has nobody who would want it: the guest has not read 64 KiB.
-            self.board.with(|board| board.push_console_input(&chunk[..count]));
+            board.with(|board| board.push_console_input(&chunk[..count]));
         }
     }
 }
