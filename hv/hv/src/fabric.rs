@@ -163,6 +163,7 @@ impl Drop for Plug {
 
 /// A bounded queue of frames between the switch and what reads a port.
 pub struct FrameQueue {
+    /// Taken alone or as the last but for the frames' pool, whose lock comes after it.
     inner: SpinLock<Queue>,
     limit: usize,
 }
@@ -190,6 +191,11 @@ impl FrameQueue {
             }
         }
         inner.frames.len()
+    }
+
+    /// Takes the frame that has waited longest.
+    pub fn pop(&self) -> Option<NetFrame> {
+        self.inner.lock().frames.pop()
     }
 
     /// Takes everything that waits, behind what `into` has already.

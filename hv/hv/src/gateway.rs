@@ -9,6 +9,10 @@
 //! receive softirqs of their cards, on the frames themselves, and send in batches: what
 //! a batch yields is one chain, handed on when the batch ends. What is the node's own
 //! (ARP, ping, anything the NAT does not know) goes to the stacks as it came.
+//!
+//! Lock order: the NAT, then the uplink's addresses or its table of UDP handlers, which the
+//! NAT is asked about. The stacks call in here with none of their locks held, and are
+//! called with none of these held.
 
 use alloc::sync::Arc;
 use core::net::SocketAddrV4;
@@ -22,10 +26,12 @@ use stack::{Forwarder, Stack, Subnet};
 
 /// See the module.
 pub struct Gateway {
+    /// Its lock comes before those of the uplink's addresses and of its handlers' table.
     nat: SpinLock<Nat>,
     uplink: Arc<Stack>,
     inside: Arc<Stack>,
     inside_mac: MacAddr,
+    /// Taken alone, as is the next.
     to_uplink: SpinLock<FrameChain>,
     to_inside: SpinLock<FrameChain>,
 }

@@ -6,8 +6,9 @@
 //! ([`Nic::round`]). What an access asks for is left in flags, and the first CPU's bell
 //! is rung.
 //!
-//! Lock order: board, then the card's function, then a queue of frames. The switch is
-//! called with none of them held.
+//! Lock order: the source, the function, the port's queue, the frames' pool; a register
+//! access has the board's lock before the function's. The switch is called with none of
+//! them held.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,11 +27,15 @@ use virtio_device::{DeviceFault, Event, Region};
 use crate::bell::Bells;
 use crate::fabric::{Fabric, FrameQueue, Plug, PlugError, Port};
 
-/// Frames that may wait for a guest. The card's ring has as many buffers.
-const QUEUE_FRAMES: usize = 256;
+/// Frames that a port may hold, the one in the first CPU's hands with them. A guest that
+/// gives its card no buffers keeps them for good, and the pool has 4096 for everyone: two
+/// dozen such guests leave a quarter of it. TCP between guests loses a burst by it now and
+/// then, and takes no longer.
+const PORT_FRAMES: usize = 128;
 
 /// The switch's end: frames on their way to the guest.
 struct NicPort {
+    /// Its lock comes after the others of the card.
     queue: FrameQueue,
     bells: Bells,
     /// When the card's moderation window ends; the first CPU comes by itself then.
@@ -55,12 +60,15 @@ impl Port for NicPort {
 /// The card. Shared by the board (registers) and the first CPU's task (queues).
 pub struct Nic {
     ram: Arc<GuestMemory>,
+    /// Its lock comes after the board's or the source's, never both, and before the
+    /// queue's: the function takes the frames that it has buffers for.
     function: SpinLock<NetFunction>,
     port: Arc<NicPort>,
     plug: Plug,
     /// The guest notified the queue, or the device began.
     transmit_wanted: AtomicBool,
     receive_wanted: AtomicBool,
+    /// The first CPU's task takes this lock alone, before the function's.
     source: SpinLock<Source>,
     bells: Bells,
 }
@@ -94,12 +102,13 @@ impl Nic {
         bells: Bells,
     ) -> Result<Nic, PlugError> {
         let port = Arc::new(NicPort {
-            queue: FrameQueue::new(QUEUE_FRAMES),
+            queue: FrameQueue::new(PORT_FRAMES - 1),
             bells: bells.clone(),
             window_end_ns: AtomicU64::new(0),
             starved: AtomicBool::new(false),
         });
         let plug = fabric.plug(mac, port.clone())?;
+        let source = Source { port: port.clone(), next: None, starved: false };
         Ok(Nic {
             ram,
             function: SpinLock::new(NetFunction::net(NetConfig::new(mac.0), 0)),
@@ -107,7 +116,7 @@ impl Nic {
             plug,
             transmit_wanted: AtomicBool::new(false),
             receive_wanted: AtomicBool::new(false),
-            source: SpinLock::new(Source::default()),
+            source: SpinLock::new(source),
             bells,
         })
     }
@@ -121,9 +130,6 @@ impl Nic {
     pub fn round(&self, now_ns: u64) -> Round {
         let mut more = self.transmit();
         let mut source = self.source.lock();
-        if source.peek().is_none() {
-            self.port.queue.take(&mut source.waiting);
-        }
         let mut function = self.function.lock();
         let due = function.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
         let notified = self.receive_wanted.swap(false, Ordering::SeqCst);
@@ -134,7 +140,7 @@ impl Nic {
         }
         if !function.is_live() {
             // Frames for a card without a driver: an unplugged cable keeps none either.
-            *source = Source::default();
+            source.clear();
         }
         self.port.starved.store(source.starved, Ordering::SeqCst);
         // The switch wakes nobody until the window's end, so that is when to look.
@@ -168,18 +174,24 @@ impl Nic {
 }
 
 /// Frames that the guest shall receive, in the first CPU's hands.
-#[derive(Default)]
 struct Source {
+    port: Arc<NicPort>,
     next: Option<NetFrame>,
-    waiting: FrameChain,
     /// The guest had no buffer; it will notify.
     starved: bool,
+}
+
+impl Source {
+    fn clear(&mut self) {
+        self.port.queue.take(&mut FrameChain::new());
+        (self.next, self.starved) = (None, false);
+    }
 }
 
 impl FrameSource for Source {
     fn peek(&mut self) -> Option<&[u8]> {
         if self.next.is_none() {
-            self.next = self.waiting.pop();
+            self.next = self.port.queue.pop();
         }
         self.next.as_ref().map(NetFrame::bytes)
     }
