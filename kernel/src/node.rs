@@ -13,7 +13,7 @@ use hv::{Gateway, GuestSpec, Hypervisor};
 use kcore::archive;
 use kcore::task::{self, Placement, Priority};
 use kcore::time;
-use netblk_server::StartOptions;
+use netblk_server::{ServiceInfo, StartOptions};
 use stack::{AddressConfig, Stack, Subnet};
 
 /// The CPU that takes the network cards' interrupts, and so runs their softirqs and the node's stack.
@@ -40,10 +40,12 @@ impl Node {
     /// Assembles the node from its configuration. What cannot be had is said, and left out.
     pub fn assemble(config: Config) -> Node {
         let mut stacks = start_stacks(&config);
-        for service in &config.netblk {
-            start_service(&stacks, service);
-        }
         let hypervisor = Hypervisor::new(guest_specs(&config), kcore::random::seed());
+        for service in &config.netblk {
+            if let Some(started) = start_service(&stacks, service) {
+                hypervisor.reserve(started.cpu);
+            }
+        }
         let gateway = connect_guests(&config, &mut stacks, &hypervisor);
         for guest in config.guests.iter().filter(|guest| guest.autostart) {
             // A guest that was refused has said why already.
@@ -174,10 +176,16 @@ fn forward_port(config: &Config, gateway: &Gateway, forward: &Forward) {
     }
 }
 
-/// The guests whose files are in the boot archive. The others are refused, each alone.
+/// The guests that the switch has ports for and whose files are in the boot archive. The others are refused, each alone.
 fn guest_specs(config: &Config) -> Vec<GuestSpec> {
     let mut specs = Vec::new();
-    for (number, guest) in (1..).zip(&config.guests) {
+    for (index, guest) in config.guests.iter().enumerate() {
+        let number = u8::try_from(index + 1).ok().filter(|&number| number <= hv::MOST_GUESTS);
+        let Some(number) = number else {
+            let why = format!("the switch has ports for {} guests", hv::MOST_GUESTS);
+            refuse(&format!("guest {}", guest.name), &why);
+            continue;
+        };
         let file = |name: &str| {
             archive::file(name)
                 .ok_or_else(|| format!("the boot archive has no {name}; `up` packs what nos.toml names"))
@@ -204,9 +212,10 @@ fn guest_specs(config: &Config) -> Vec<GuestSpec> {
 }
 
 /// Serves a disk as nos.toml asks.
-fn start_service(stacks: &[Arc<Stack>], service: &NetblkService) {
+fn start_service(stacks: &[Arc<Stack>], service: &NetblkService) -> Option<ServiceInfo> {
     let Some(port) = NonZeroU16::new(service.port) else {
-        return refuse(&format!("netblk {}", service.disk), &"port 0 is no UDP port");
+        refuse(&format!("netblk {}", service.disk), &"port 0 is no UDP port");
+        return None;
     };
     let mut options = StartOptions::new(&service.disk, port);
     options.read_only = service.read_only;
@@ -215,8 +224,14 @@ fn start_service(stacks: &[Arc<Stack>], service: &NetblkService) {
     options.mtu = service.mtu.unwrap_or(options.mtu);
     options.poll_us = service.poll_us.unwrap_or(options.poll_us);
     match netblk_server::start(stacks, options) {
-        Ok(started) => log::info!("{}", Announcement::Netblk { disk: &started.disk, port: started.port }),
-        Err(error) => refuse(&format!("netblk {}", service.disk), &error),
+        Ok(started) => {
+            log::info!("{}", Announcement::Netblk { disk: &started.disk, port: started.port });
+            Some(started)
+        }
+        Err(error) => {
+            refuse(&format!("netblk {}", service.disk), &error);
+            None
+        }
     }
 }
 

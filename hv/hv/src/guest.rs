@@ -9,7 +9,8 @@
 //!      +--------------+<----------------------------------+  the last CPU's task ends
 //! ```
 //!
-//! A reset leads back to Starting. Everything that a run needs (memory, tables, CPUs,
+//! A reset leads back to Starting, unless the guest is being stopped. A stop while it
+//! starts is a wish that the starting task finds. Everything that a run needs (memory, tables, CPUs,
 //! card, port of the switch) belongs to the run and goes with it; the description and
 //! the console stay.
 
@@ -21,6 +22,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use announce::{Announcement, GuestWatch};
 use kcore::sync::SpinLock;
 use machine::chipset::uart::ConsoleSink;
+use machine::restart::ResetPace;
 use netwire::MacAddr;
 
 use crate::console::Console;
@@ -67,11 +69,26 @@ impl fmt::Display for Ending {
 #[derive(Clone)]
 pub enum State {
     Stopped,
-    Starting,
+    Starting {
+        /// It shall not run after all.
+        stop_wanted: bool,
+    },
     Running(Arc<Run>),
     Stopping(Arc<Run>),
     /// The last run ended by itself.
     Ended(Ending),
+}
+
+impl State {
+    /// Whether a stop has been asked for and is not done.
+    pub fn is_stop_wanted(&self) -> bool {
+        matches!(self, State::Stopping(_) | State::Starting { stop_wanted: true })
+    }
+
+    /// Whether there is, or soon will be, a run.
+    pub fn is_under_way(&self) -> bool {
+        matches!(self, State::Starting { .. } | State::Running(_) | State::Stopping(_))
+    }
 }
 
 /// What the console saw of a run, in ns since the node's boot; 0 for not yet.
@@ -88,6 +105,9 @@ pub struct Guest {
     pub console: Console,
     pub milestones: Milestones,
     pub(crate) state: SpinLock<State>,
+    /// How often it resets itself.
+    pub(crate) pace: SpinLock<ResetPace>,
+    /// A run is over, or will not be.
     pub(crate) ended: kcore::event::Event,
 }
 
@@ -98,6 +118,7 @@ impl Guest {
             console: Console::new(),
             milestones: Milestones::default(),
             state: SpinLock::new(State::Stopped),
+            pace: SpinLock::new(ResetPace::default()),
             ended: kcore::event::Event::new(),
         }
     }
@@ -106,7 +127,7 @@ impl Guest {
     pub fn run(&self) -> Option<Arc<Run>> {
         match &*self.state.lock() {
             State::Running(run) | State::Stopping(run) => Some(run.clone()),
-            State::Stopped | State::Starting | State::Ended(_) => None,
+            State::Stopped | State::Starting { .. } | State::Ended(_) => None,
         }
     }
 
@@ -114,8 +135,8 @@ impl Guest {
     pub fn state_text(&self) -> String {
         let run = match &*self.state.lock() {
             State::Stopped => return String::from("stopped"),
-            State::Starting => return String::from("starting"),
-            State::Stopping(_) => return String::from("stopping"),
+            State::Starting { stop_wanted: false } => return String::from("starting"),
+            State::Starting { stop_wanted: true } | State::Stopping(_) => return String::from("stopping"),
             State::Ended(Ending::Failed(why)) => return alloc::format!("failed: {why}"),
             State::Ended(ending) => return ending.to_string(),
             State::Running(run) => run.clone(),
@@ -134,12 +155,14 @@ impl Guest {
 /// The guest's end of its console line: its UART writes here.
 pub(crate) struct ConsoleLine {
     guest: Arc<Guest>,
-    watch: GuestWatch,
+    /// Until the guest has said that it is ready: once in a run is announced, or a guest
+    /// could fill the node's console with it.
+    watch: Option<GuestWatch>,
 }
 
 impl ConsoleLine {
     pub fn new(guest: Arc<Guest>) -> ConsoleLine {
-        ConsoleLine { guest, watch: GuestWatch::default() }
+        ConsoleLine { guest, watch: Some(GuestWatch::default()) }
     }
 }
 
@@ -149,7 +172,9 @@ impl ConsoleSink for ConsoleLine {
         guest.console.write(&[byte]);
         let now_ns = kcore::time::now_ns();
         let _ = guest.milestones.first_output_ns.compare_exchange(0, now_ns, Relaxed, Relaxed);
-        if self.watch.feed(&guest.spec.name, byte) {
+        let ready = self.watch.as_mut().is_some_and(|watch| watch.feed(&guest.spec.name, byte));
+        if ready {
+            self.watch = None;
             guest.milestones.ready_ns.store(now_ns, Relaxed);
             let at_ms = now_ns / 1_000_000;
             log::info!("{}", Announcement::GuestReady { guest: &guest.spec.name, at_ms });

@@ -25,6 +25,7 @@ mod gateway;
 mod guest;
 mod nic;
 mod node_port;
+mod placement;
 mod run;
 
 use alloc::format;
@@ -35,12 +36,12 @@ use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
 use announce::Announcement;
-use kcore::cpu::MAX_CPUS;
 use kcore::net::NetDevice;
 use kcore::sync::SpinLock;
-use kcore::task::{self, Placement, Priority};
+use kcore::task::{self, Priority};
 use kcore::time;
 use machine::counters::Counters;
+use machine::restart::RestartWait;
 use netwire::MacAddr;
 use stack::{Stack, Subnet};
 use switch::Settings;
@@ -53,6 +54,7 @@ pub use guest::{Ending, Guest, GuestSpec};
 pub use nic::NicStats;
 pub use node_port::NAME as NODE_PORT_NAME;
 use node_port::SwitchDevice;
+use placement::Placement;
 use run::Run;
 
 /// How long [`Hypervisor::stop`] waits for a guest's CPUs to leave.
@@ -60,6 +62,9 @@ const STOP_WAIT_NS: u64 = 5_000_000_000;
 
 /// Locally administered addresses: the node's port, and the guests' in order.
 const NODE_MAC: MacAddr = MacAddr([0x02, 0x6e, 0x6f, 0x73, 0xff, 0x01]);
+
+/// Guests that the switch has ports for, beside the node.
+pub const MOST_GUESTS: u8 = switch::MOST_PORTS - 1;
 
 /// The address of the card of the guest with this number.
 pub const fn guest_mac(number: u8) -> MacAddr {
@@ -154,8 +159,8 @@ pub struct Hypervisor {
     fabric: Arc<Fabric>,
     node_port: Option<Arc<SwitchDevice>>,
     guests: Vec<Arc<Guest>>,
-    /// Guest CPUs on each host CPU.
-    load: SpinLock<[usize; MAX_CPUS]>,
+    /// What runs on each host CPU. Taken alone, or under a guest's state.
+    placement: SpinLock<Placement>,
 }
 
 impl Hypervisor {
@@ -180,7 +185,7 @@ impl Hypervisor {
             fabric,
             node_port,
             guests: guests.into_iter().map(|spec| Arc::new(Guest::new(spec))).collect(),
-            load: SpinLock::new([0; MAX_CPUS]),
+            placement: SpinLock::new(Placement::new()),
         })
     }
 
@@ -206,6 +211,12 @@ impl Hypervisor {
         Some(gateway)
     }
 
+    /// Has guests avoid a CPU on which a service of the node works, as long as there are
+    /// others. Call it before guests start.
+    pub fn reserve(&self, cpu: usize) {
+        self.placement.lock().reserve(cpu);
+    }
+
     /// Frames of floods for whose copies the node had no memory.
     pub fn flood_copies_lost(&self) -> u64 {
         self.fabric.copies_lost()
@@ -226,38 +237,64 @@ impl Hypervisor {
         let host_cpus = self.place(guest.spec.cpus)?;
         {
             let mut state = guest.state.lock();
-            if matches!(&*state, State::Starting | State::Running(_) | State::Stopping(_)) {
+            if state.is_under_way() {
                 drop(state);
                 self.release(&host_cpus);
                 return Err(CommandError::AlreadyRunning { name: name.to_string() });
             }
-            *state = State::Starting;
+            *state = State::Starting { stop_wanted: false };
         }
-        self.launch(guest, host_cpus)
+        self.say_shared(name, &host_cpus);
+        self.launch(guest, host_cpus, 0)
     }
 
-    /// Spawns the task that makes the run. The state is Starting.
-    fn launch(self: &Arc<Self>, guest: Arc<Guest>, host_cpus: Vec<usize>) -> Result<(), CommandError> {
+    /// Spawns the task that makes the run, `wait_ns` from now. The state is Starting.
+    fn launch(
+        self: &Arc<Self>,
+        guest: Arc<Guest>,
+        host_cpus: Vec<usize>,
+        wait_ns: u64,
+    ) -> Result<(), CommandError> {
         // On the guest's own CPU: several guests then start side by side, and the shell
         // goes on.
-        let place = Placement::Cpu(host_cpus.first().copied().unwrap_or(0));
+        let place = task::Placement::Cpu(host_cpus.first().copied().unwrap_or(0));
         let task_name = format!("{}/start", guest.spec.name);
         let (hv, starting, cpus) = (self.clone(), guest.clone(), host_cpus.clone());
-        let spawned = task::spawn(&task_name, place, Priority::Normal, move || hv.make_run(&starting, &cpus));
+        let spawned = task::spawn(&task_name, place, Priority::Normal, move || {
+            if wait_ns > 0 {
+                task::sleep_ns(wait_ns);
+            }
+            hv.make_run(&starting, &cpus);
+        });
         spawned.map(|_| ()).map_err(|error| {
             self.release(&host_cpus);
             *guest.state.lock() = State::Stopped;
+            guest.ended.signal();
             CommandError::NoTask(error.to_string())
         })
     }
 
     fn make_run(self: &Arc<Self>, guest: &Arc<Guest>, host_cpus: &[usize]) {
         guest.reset_milestones();
+        if guest.state.lock().is_stop_wanted() {
+            return self.ended(guest, host_cpus, Ending::Stopped);
+        }
         let run = match Run::new(guest, &self.fabric, host_cpus) {
             Ok(run) => Arc::new(run),
             Err(why) => return self.ended(guest, host_cpus, Ending::Failed(why)),
         };
-        *guest.state.lock() = State::Running(run.clone());
+        let stopped = {
+            let mut state = guest.state.lock();
+            let stopped = state.is_stop_wanted();
+            if !stopped {
+                *state = State::Running(run.clone());
+            }
+            stopped
+        };
+        if stopped {
+            drop(run);
+            return self.ended(guest, host_cpus, Ending::Stopped);
+        }
         let at_ms = time::now_ns() / 1_000_000;
         log::info!("{}", Announcement::GuestStarted { guest: &guest.spec.name, at_ms });
         let (hv, of_run, cpus) = (self.clone(), guest.clone(), host_cpus.to_vec());
@@ -266,25 +303,45 @@ impl Hypervisor {
         }
     }
 
-    /// A run is over and its CPUs have left.
+    /// A run is over and its CPUs have left, or it has not come to be.
     fn ended(self: &Arc<Self>, guest: &Arc<Guest>, host_cpus: &[usize], ending: Ending) {
-        if ending == Ending::Reset {
-            log::info!("guest {} resets", guest.spec.name);
-            let old = core::mem::replace(&mut *guest.state.lock(), State::Starting);
-            drop(old);
-            if let Err(error) = self.launch(guest.clone(), host_cpus.to_vec()) {
-                log::error!("guest {} could not be started again: {error}", guest.spec.name);
+        let (old, ending) = {
+            let mut state = guest.state.lock();
+            // Whoever stops a guest is told that it is stopped, however it came to its end.
+            let ending = if state.is_stop_wanted() { Ending::Stopped } else { ending };
+            let next = match &ending {
+                Ending::Reset => State::Starting { stop_wanted: false },
+                Ending::Stopped => State::Stopped,
+                Ending::PowerOff | Ending::Failed(_) => State::Ended(ending.clone()),
+            };
+            if ending != Ending::Reset {
+                self.release(host_cpus);
             }
-            return;
-        }
-        self.release(host_cpus);
-        let reason = ending.to_string();
-        let next = if ending == Ending::Stopped { State::Stopped } else { State::Ended(ending) };
-        // The run's memory, its card and its port of the switch go here.
-        let old = core::mem::replace(&mut *guest.state.lock(), next);
+            (core::mem::replace(&mut *state, next), ending)
+        };
         drop(old);
+        if ending == Ending::Reset {
+            return self.restart(guest, host_cpus);
+        }
+        let reason = ending.to_string();
         log::info!("{}", Announcement::GuestStopped { guest: &guest.spec.name, reason: &reason });
         guest.ended.signal();
+    }
+
+    /// Starts a guest again that has reset itself.
+    fn restart(self: &Arc<Self>, guest: &Arc<Guest>, host_cpus: &[usize]) {
+        let name = &guest.spec.name;
+        let RestartWait { wait_ns, loop_begins } = guest.pace.lock().reset(time::now_ns());
+        log::info!("guest {name} resets");
+        if loop_begins {
+            let wait_ms = wait_ns / 1_000_000;
+            log::warn!("guest {name} resets again and again: from now on {wait_ms} ms later each time");
+        }
+        if let Err(error) = self.launch(guest.clone(), host_cpus.to_vec(), wait_ns) {
+            let reason = error.to_string();
+            log::error!("guest {name} could not be started again: {reason}");
+            log::info!("{}", Announcement::GuestStopped { guest: name, reason: &reason });
+        }
     }
 
     /// Stops a guest at once, as pulling the plug would, and waits until it is gone.
@@ -292,27 +349,35 @@ impl Hypervisor {
         let guest = self.find(name)?;
         let run = {
             let mut state = guest.state.lock();
-            match &*state {
+            match &mut *state {
                 State::Running(run) => {
                     let run = run.clone();
                     *state = State::Stopping(run.clone());
-                    run
+                    Some(run)
                 }
-                State::Stopping(run) => run.clone(),
-                State::Starting | State::Stopped | State::Ended(_) => {
+                State::Stopping(run) => Some(run.clone()),
+                State::Starting { stop_wanted } => {
+                    *stop_wanted = true;
+                    None
+                }
+                State::Stopped | State::Ended(_) => {
                     return Err(CommandError::NotRunning { name: name.to_string() });
                 }
             }
         };
-        guest.ended.try_take();
-        run.end(Ending::Stopped);
-        drop(run);
+        if let Some(run) = run {
+            run.end(Ending::Stopped);
+        }
         let deadline_ns = time::now_ns() + STOP_WAIT_NS;
-        while guest.run().is_some() {
-            if !guest.ended.wait_until(deadline_ns) && time::now_ns() >= deadline_ns {
+        while guest.state.lock().is_under_way() {
+            if time::now_ns() >= deadline_ns {
                 return Err(CommandError::DoesNotStop { name: name.to_string() });
             }
+            // The signal may be an earlier end's, so the state is what counts.
+            guest.ended.wait_until(deadline_ns);
         }
+        // For the next one who waits.
+        guest.ended.signal();
         Ok(())
     }
 
@@ -348,29 +413,26 @@ impl Hypervisor {
         self.find(name)?.run().ok_or_else(|| CommandError::NotRunning { name: name.to_string() })
     }
 
-    /// Takes a host CPU for each guest CPU: whole ones as long as there are any, then the
-    /// least laden. Two CPUs of one guest never share one: they would spin for each
-    /// other's locks.
+    /// Takes a host CPU for each guest CPU.
     fn place(&self, cpus: usize) -> Result<Vec<usize>, CommandError> {
         let allowed = hvarch::guest_cpus();
-        if cpus > allowed.len() {
-            return Err(CommandError::TooFewCpus { wanted: cpus, there_are: allowed.len() });
+        let there_are = allowed.len();
+        let taken = self.placement.lock().take(cpus, allowed);
+        taken.ok_or(CommandError::TooFewCpus { wanted: cpus, there_are })
+    }
+
+    /// Says where a guest runs beside a service, which slows both.
+    fn say_shared(&self, name: &str, host_cpus: &[usize]) {
+        for &cpu in host_cpus {
+            let shared = self.placement.lock().is_reserved(cpu);
+            if shared {
+                log::warn!("guest {name} shares CPU {cpu} with a service of the node: no other is free");
+            }
         }
-        let mut load = self.load.lock();
-        let mut by_load: Vec<usize> = allowed.collect();
-        by_load.sort_by_key(|&cpu| load[cpu]);
-        by_load.truncate(cpus);
-        for &cpu in &by_load {
-            load[cpu] += 1;
-        }
-        Ok(by_load)
     }
 
     fn release(&self, host_cpus: &[usize]) {
-        let mut load = self.load.lock();
-        for &cpu in host_cpus {
-            load[cpu] -= 1;
-        }
+        self.placement.lock().release(host_cpus);
     }
 }
 
