@@ -14,7 +14,7 @@ use kcore::sync::{IrqSpinLock, Once};
 use kcore::time;
 use nvme_protocol::register::admin_queue_attributes;
 use nvme_protocol::{
-    COMMAND_DEADLINE_NS, Class, Cns, Command, Completion, IDENTIFY_BYTES, Status, Violation,
+    Awaited, COMMAND_DEADLINE_NS, Class, Cns, Command, Completion, IDENTIFY_BYTES, Status, Violation,
 };
 
 use crate::guard::Guard;
@@ -47,12 +47,14 @@ impl fmt::Display for AdminError {
 
 /// The admin queue with the page that identify data comes into.
 pub struct Admin {
-    queue: Queue<()>,
+    /// Each command carries the number of its question.
+    queue: Queue<u64>,
     /// Written by the controller; read only by copying out.
     page: DmaBuffer,
     /// Held over a command and its answer: there is one page and one place for an answer.
     turn: Mutex<()>,
-    answer: IrqSpinLock<Option<Result<Completion, Violation>>>,
+    awaited: IrqSpinLock<Awaited<Result<Completion, Violation>>>,
+    /// Signalled under the lock of `awaited`, so that no signal outlives its question.
     answered: Event,
     guard: Arc<Guard>,
     interrupt: Once<Interrupt>,
@@ -64,7 +66,7 @@ impl Admin {
             queue: Queue::new(registers, 0, ENTRIES, 0, false)?,
             page: DmaBuffer::new(IDENTIFY_BYTES, "NVMe identify data")?,
             turn: Mutex::new(()),
-            answer: IrqSpinLock::new(None),
+            awaited: IrqSpinLock::new(Awaited::new()),
             answered: Event::new(),
             guard,
             interrupt: Once::new(),
@@ -98,6 +100,7 @@ impl Admin {
     pub fn close(&self) {
         self.queue.close();
         while self.queue.take_back().is_some() {}
+        let _awaited = self.awaited.lock();
         self.answered.signal();
     }
 
@@ -118,37 +121,42 @@ impl Admin {
 
     fn execute_in_turn(&self, command: Command) -> Result<Completion, AdminError> {
         let now_ns = time::now_ns();
-        // Whatever a command that timed out left behind is none of this one's business.
-        *self.answer.lock() = None;
-        self.answered.try_take();
+        let number = {
+            let mut awaited = self.awaited.lock();
+            self.answered.try_take();
+            awaited.ask()
+        };
+        // One that timed out may still write into the page.
         if self.queue.outstanding() > 0 {
             return Err(AdminError::NotTaken);
         }
         self.queue
-            .submit(Class::Synchronous, command, None, (), now_ns)
-            .map_err(|(NotQueued::Full(()) | NotQueued::Closed(()))| AdminError::NotTaken)?;
+            .submit(Class::Synchronous, command, None, number, now_ns)
+            .map_err(|(NotQueued::Full(_) | NotQueued::Closed(_))| AdminError::NotTaken)?;
         self.queue.kick();
-        if !self.answered.wait_until(now_ns + COMMAND_DEADLINE_NS) {
-            return Err(AdminError::TimedOut);
-        }
-        match self.answer.lock().take() {
+        let in_time = self.answered.wait_until(now_ns + COMMAND_DEADLINE_NS);
+        match self.awaited.lock().take() {
             Some(Ok(completion)) if completion.status.is_success() => Ok(completion),
             Some(Ok(completion)) => Err(AdminError::Status(completion.status)),
             Some(Err(violation)) => Err(AdminError::Violation(violation)),
-            None => Err(AdminError::NotTaken),
+            None if in_time => Err(AdminError::NotTaken),
+            None => Err(AdminError::TimedOut),
         }
     }
 
     fn on_interrupt(&self) {
         let mut batch = ArrayVec::<_, BATCH>::new();
         let taken = self.queue.take(&mut batch);
+        let mut awaited = self.awaited.lock();
         for accepted in batch {
-            *self.answer.lock() = Some(Ok(accepted.completion));
-            self.answered.signal();
+            if awaited.answer(accepted.payload, Ok(accepted.completion)) {
+                self.answered.signal();
+            }
         }
         if let Some(violation) = taken.violation {
-            *self.answer.lock() = Some(Err(violation));
+            awaited.answer_latest(Err(violation));
             self.answered.signal();
+            drop(awaited);
             self.guard.report(violation);
         }
     }

@@ -18,6 +18,7 @@
 
 extern crate alloc;
 
+mod awaited;
 mod command;
 mod completion;
 mod identifiers;
@@ -28,6 +29,7 @@ mod request;
 mod transfer;
 mod watchdog;
 
+pub use awaited::Awaited;
 pub use command::{Cns, Command, Feature};
 pub use completion::{Completion, Status};
 pub use identifiers::Class;
