@@ -28,7 +28,7 @@ use nvme_protocol::{
 use crate::admin::{Admin, AdminError};
 use crate::disk::NvmeDisk;
 use crate::guard::{self, Guard, Trouble};
-use crate::io::{IoQueue, MAX_DISKS};
+use crate::io::{IoQueue, MAX_DISKS, Memory};
 use crate::registers::{ReadyError, Registers};
 
 /// Entries of an I/O queue, where the controller allows as many: netblk has 256 slots an instance,
@@ -41,6 +41,10 @@ const WINDOW_BYTES: u64 = 1 << 20;
 
 /// What a shutdown waits for outstanding transfers before it goes on without them.
 const DRAIN_NS: u64 = 2_000_000_000;
+
+/// The command register of the configuration space and its bus master bit (PCI 3.0 sec 6.2.2).
+const COMMAND: u16 = 0x04;
+const BUS_MASTER: u16 = 1 << 2;
 
 /// The status code "internal error" (NVMe sec 3.3.3.2.1), which stands for a controller that had to
 /// be reset without having failed any command in particular.
@@ -314,9 +318,10 @@ impl Controller {
         }
         // Two locks on memory: the way to it, and the controller's own knowledge of it. Either is
         // enough on a real bus, but a model of a controller may have looked its memory up before.
-        // Only now may the transfers' owners have theirs back.
         *bus_master = None;
         let stopped = self.registers.disable();
+        // Only now may the transfers' owners have theirs back, and only if one of the two held.
+        let memory = self.judge_memory(stopped);
         let gone = trouble == Trouble::Gone || stopped == Err(ReadyError::Gone) || !self.device.is_present();
         // One that does not stop may still have old commands: it never gets its way to memory back.
         let again = again && !gone && stopped.is_ok();
@@ -329,7 +334,7 @@ impl Controller {
             Trouble::Expired => IoStatus::TimedOut,
             _ => IoStatus::DeviceError { code: INTERNAL_ERROR },
         };
-        let ended: usize = self.queues.iter().map(|queue| queue.end_all(status)).sum();
+        let ended: usize = self.queues.iter().map(|queue| queue.end_all(status, memory)).sum();
         self.admin.close();
         self.guard.forget();
         log::error!("{}: {trouble}; {ended} transfers ended as failed", self.name);
@@ -359,6 +364,17 @@ impl Controller {
                 log::error!("{}: given up: the reset failed: {error}", self.name);
             }
         }
+    }
+
+    /// Whether the controller, whose way to memory was taken away, can still write to it. `stopped`:
+    /// what it answered when it was told to stop.
+    fn judge_memory(&self, stopped: Result<(), ReadyError>) -> Memory {
+        let stopped = stopped.is_ok() || !self.device.is_present();
+        if stopped || self.device.read16(COMMAND) & BUS_MASTER == 0 {
+            return Memory::GivenBack;
+        }
+        log::error!("{}: neither it nor its bus stops: the memory of its transfers is lost", self.name);
+        Memory::Lost
     }
 
     /// The second half of [`Controller::start`], for a controller whose memory is all there.
@@ -399,12 +415,14 @@ impl Controller {
         for queue in &self.queues {
             queue.rings().close();
         }
-        if let Err(error) = self.registers.shut_down() {
+        let parked = self.registers.shut_down();
+        if let Err(error) = parked {
             log::error!("{}: shutdown: {error}", self.name);
         }
         *bus_master = None;
+        let memory = self.judge_memory(parked);
         for queue in &self.queues {
-            queue.end_all(IoStatus::Gone);
+            queue.end_all(IoStatus::Gone, memory);
         }
         self.guard.wake();
     }

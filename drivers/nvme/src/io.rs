@@ -34,6 +34,15 @@ pub struct Outstanding {
     pub cookie: u64,
 }
 
+/// What becomes of the memory of transfers that end with their controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// The controller cannot reach it any more.
+    GivenBack,
+    /// Nothing says that the controller will not write to it.
+    Lost,
+}
+
 /// A transfer that the controller refused or could not do, for the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
@@ -149,10 +158,15 @@ impl IoQueue {
         }
     }
 
-    /// Ends every outstanding transfer. Only once the controller cannot reach memory any more.
-    pub fn end_all(&self, status: IoStatus) -> usize {
+    /// Ends every outstanding transfer of a controller that was stopped. With `Lost` memory their
+    /// owners learn how it ended, and that is all they get.
+    pub fn end_all(&self, status: IoStatus, memory: Memory) -> usize {
         let mut ended = 0;
-        while let Some(outstanding) = self.queue.take_back() {
+        while let Some(mut outstanding) = self.queue.take_back() {
+            if memory == Memory::Lost {
+                // Never freed: whoever got it next might find the controller writing there.
+                core::mem::forget(outstanding.memory.take());
+            }
             self.end(outstanding, status);
             ended += 1;
         }
