@@ -61,6 +61,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "boot", what: "the node boots: CPUs, loaders, shell, power", kind: Kind::Stories },
     Suite { name: "netblk", what: "the disk over UDP", kind: Kind::Stories },
     Suite { name: "hv", what: "guests and their network", kind: Kind::Stories },
+    Suite { name: "guest_life", what: "guests that start, stop and reset in any order", kind: Kind::Stories },
     Suite { name: "hostile", what: "bad configuration, frames, disks and guests", kind: Kind::Stories },
 ];
 
