@@ -16,7 +16,6 @@ pub(crate) struct Counters {
     pub tx_dropped: AtomicU64,
     pub interrupts: AtomicU64,
     pub doorbells: AtomicU64,
-    pub restarts: AtomicU64,
 }
 
 pub(crate) fn add(counter: &AtomicU64, count: u64) {

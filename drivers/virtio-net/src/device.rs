@@ -5,9 +5,9 @@
 //!                |
 //!                v      QueueFault, NEEDS_RESET        restarts used up,
 //!      +----- Running ------------------------> reset ---------------------> Down
-//!      |         ^                                |     or set-up refused
-//!      |         +--------------------------------+
-//!      +-- softirq: take, deliver, refill, pump
+//!      |         ^                              |   ^   or set-up refused
+//!      |         +------------------------------+   |
+//!      +-- softirq: take, deliver, refill, pump   retry: the pool was empty
 //! ```
 //!
 //! Lock order: `receive`, then `transmit`. A restart holds both.
@@ -16,11 +16,12 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::{
-    AtomicBool, AtomicU8,
+    AtomicBool, AtomicU8, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use kcore::dma::DmaBuffer;
+use kcore::event::Event;
 use kcore::frame::{DeviceFrame, FrameChain};
 use kcore::irq::{self, Interrupt, IrqError};
 use kcore::memory::OutOfMemory;
@@ -28,8 +29,13 @@ use kcore::net::{NetDevice, NetStats, Receiver};
 use kcore::pci::{Msix, PciDevice, PciError};
 use kcore::softirq::{self, Softirq};
 use kcore::sync::{Once, SpinLock};
+use kcore::task::{self, Placement, Priority, SpawnError};
+use kcore::time::now_ns;
 use virtio_driver::pci::{NO_VECTOR, RegionError};
-use virtio_driver::{Access, Features, MissingFeature, PacketQueue, QueueLayout, QueueSize, net, status};
+use virtio_driver::{
+    Access, Features, MAX_RESTARTS, MissingFeature, PacketQueue, QueueLayout, QueueSize, Restarts, net,
+    status,
+};
 
 use crate::counters::{Counters, add};
 use crate::memory::{FrameQueue, QueueMemory};
@@ -37,8 +43,8 @@ use crate::receive::{self, Batch, ReceiveSide};
 use crate::registers::Registers;
 use crate::transmit::{self, TransmitSide};
 
-/// How often a card is set up again after it misbehaved, before it stays down.
-pub const MAX_RESTARTS: u64 = 16;
+/// When a card that found no frame to receive into is set up again.
+const RETRY_NS: u64 = 10_000_000;
 
 const REQUIRED: Features = Features::VERSION_1.with(net::MAC);
 const WANTED: Features = Features::EVENT_INDEX.with(net::MTU).with(net::STATUS);
@@ -75,6 +81,7 @@ pub enum StartError {
     NoFrames,
     /// All softirqs are taken.
     NoSoftirq,
+    Task(SpawnError),
 }
 
 impl fmt::Display for StartError {
@@ -91,6 +98,7 @@ impl fmt::Display for StartError {
             StartError::Memory(error) => error.fmt(f),
             StartError::NoFrames => f.write_str("the frame pool is empty"),
             StartError::NoSoftirq => f.write_str("all softirqs are taken"),
+            StartError::Task(error) => error.fmt(f),
         }
     }
 }
@@ -113,6 +121,7 @@ wrapped! {
     Feature(MissingFeature),
     Interrupt(IrqError),
     Memory(OutOfMemory),
+    Task(SpawnError),
 }
 
 /// Whether the card is in use. Written under both queues' locks, but for `Running` to `Faulty`.
@@ -120,7 +129,7 @@ wrapped! {
 #[repr(u8)]
 enum Health {
     Running,
-    /// Found to misbehave; the softirq will restart it.
+    /// Found to misbehave; the softirq will restart it, from `retry_ns` on.
     Faulty,
     /// Given up.
     Down,
@@ -138,6 +147,12 @@ pub struct VirtioNet {
     transmit: SpinLock<TransmitSide>,
     receiver: SpinLock<Option<Arc<dyn Receiver>>>,
     health: AtomicU8,
+    /// The softirq's alone.
+    restarts: SpinLock<Restarts>,
+    /// Not 0: a restart that was counted failed for want of frames, and is tried again then.
+    retry_ns: AtomicU64,
+    /// Wakes the task that raises the softirq at `retry_ns`.
+    retry: Event,
     /// The card said that its configuration changed.
     changed: AtomicBool,
     link_is_up: AtomicBool,
@@ -194,6 +209,9 @@ impl VirtioNet {
             transmit: SpinLock::new(TransmitSide::new(transmit_queue, transmit_doorbell)),
             receiver: SpinLock::new(None),
             health: AtomicU8::new(Health::Running as u8),
+            restarts: SpinLock::new(Restarts::new()),
+            retry_ns: AtomicU64::new(0),
+            retry: Event::new(),
             changed: AtomicBool::new(false),
             link_is_up: AtomicBool::new(link_is_up),
             counters: Counters::default(),
@@ -237,6 +255,15 @@ impl VirtioNet {
             changes = Some(interrupt);
         }
         let _ = self.interrupts.set((msix, queues, changes));
+        let device = self.clone();
+        let name = alloc::format!("{}/retry", self.name);
+        task::spawn(&name, Placement::Cpu(self.cpu), Priority::Normal, move || {
+            loop {
+                device.retry.wait();
+                task::sleep_until(device.retry_ns.load(Acquire));
+                device.raise();
+            }
+        })?;
         Ok(())
     }
 
@@ -295,7 +322,7 @@ impl VirtioNet {
         if self.changed.swap(false, AcqRel) {
             self.look_at_state();
         }
-        if self.health_is(Health::Faulty) {
+        if self.health_is(Health::Faulty) && now_ns() >= self.retry_ns.load(Acquire) {
             self.restart();
         }
         if !self.health_is(Health::Running) {
@@ -359,18 +386,33 @@ impl VirtioNet {
             return self.give_up(&mut receive, &mut transmit, &StartError::ResetTimedOut);
         }
         reclaim_all(&mut receive, &mut transmit);
-        let restarts = self.counters.restarts.fetch_add(1, Relaxed) + 1;
-        if restarts > MAX_RESTARTS {
-            return self.give_up(&mut receive, &mut transmit, &"it misbehaved too often");
+        if self.retry_ns.load(Acquire) == 0 {
+            let Some(restarts) = self.restarts.lock().count(now_ns()) else {
+                return self.give_up(&mut receive, &mut transmit, &"it misbehaved too often");
+            };
+            log::warn!("{}: reset ({restarts} of {MAX_RESTARTS})", self.name);
         }
         let set_up = self.set_up_again(&mut receive, &mut transmit).and_then(|()| self.go(&mut receive));
         match set_up {
             Ok(()) => {
+                self.retry_ns.store(0, Release);
                 self.health.store(Health::Running as u8, Release);
-                log::warn!("{}: reset and running again ({restarts} of {MAX_RESTARTS})", self.name);
+                log::warn!("{}: running again", self.name);
             }
+            Err(StartError::NoFrames) => self.retry_later(&mut transmit),
             Err(error) => self.give_up(&mut receive, &mut transmit, &error),
         }
+    }
+
+    /// The pool is empty, and some of it waits here: to receive matters more.
+    fn retry_later(&self, transmit: &mut TransmitSide) {
+        self.function.disable_bus_master();
+        transmit.drop_backlog(&self.counters);
+        let retry_ns = now_ns() + RETRY_NS;
+        if self.retry_ns.swap(retry_ns, AcqRel) == 0 {
+            log::warn!("{}: waits for frames to receive into", self.name);
+        }
+        self.retry.signal();
     }
 
     fn set_up_again(&self, receive: &mut ReceiveSide, transmit: &mut TransmitSide) -> Result<(), StartError> {

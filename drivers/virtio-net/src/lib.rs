@@ -16,8 +16,10 @@
 //!   next are sent, so the card is asked for a transmit interrupt only while a backlog waits, and
 //!   then for one per half ring.
 //! - **A card that lies** (`virtio_driver::QueueFault`) or asks for it is reset and set up again,
-//!   [`MAX_RESTARTS`] times; past that it stays down. Its frames come back in either case, because
-//!   they are taken only after the reset was acknowledged or bus mastering was taken away.
+//!   `virtio_driver::MAX_RESTARTS` times, of which one an hour is forgiven; past that it stays
+//!   down. Its frames come back in either case, because they are taken only after the reset was
+//!   acknowledged or bus mastering was taken away. An empty pool is no fault of the card: it is
+//!   tried again until there are frames to receive into.
 //!
 //! Not used: checksum and segmentation offload (nothing here hands the card a partial packet yet),
 //! multiqueue (one CPU takes the interrupts of a card), the legacy registers.
@@ -39,7 +41,7 @@ use alloc::format;
 use kcore::{net, pci};
 use virtio_driver::pci::{DEVICE_NET, DEVICE_NET_TRANSITIONAL, VENDOR};
 
-pub use device::{MAX_RESTARTS, StartError, VirtioNet};
+pub use device::{StartError, VirtioNet};
 
 /// Starts every virtio network card, with its interrupts on CPU `cpu`, and registers it under the
 /// next free name. A card that cannot be started is named in the log, and the others go on.

@@ -44,6 +44,12 @@ impl TransmitSide {
         taken
     }
 
+    /// Gives up the frames that wait.
+    pub fn drop_backlog(&mut self, counters: &Counters) {
+        add(&counters.tx_dropped, self.backlog.len() as u64);
+        self.backlog = FrameChain::new();
+    }
+
     /// Takes back what was sent, sends what waits, and asks for an interrupt if some must wait on.
     /// At most one doorbell unless the card finishes half a ring meanwhile.
     pub fn pump(&mut self, registers: &Registers, counters: &Counters) -> Result<(), QueueFault> {

@@ -20,10 +20,12 @@ mod layout;
 pub mod net;
 pub mod pci;
 mod queue;
+mod restarts;
 
 pub use features::{Features, MissingFeature};
 pub use layout::{QueueLayout, QueueSize};
 pub use queue::{Access, Packet, PacketQueue, QueueFault, RingMemory, Submitted, Used};
+pub use restarts::{FORGIVEN_EVERY_NS, MAX_RESTARTS, Restarts};
 
 /// Bits of the device status field (VIRTIO sec 2.1).
 pub mod status {
