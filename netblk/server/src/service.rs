@@ -180,7 +180,10 @@ fn spawn_worker(
     let (instance, leftovers) = (instance.clone(), leftovers.clone());
     let idle_poll_ns = u64::from(options.poll_us) * 1000;
     let name = alloc::format!("netblk/{}", options.port);
-    task::spawn(&name, Placement::Cpu(worker_cpu), Priority::Normal, move || {
+    // High: a task that computes on this CPU, a guest's for one, would else delay each reply by its
+    // slice. Nobody starves: the worker sleeps or yields after every round, awake polling too, and a
+    // normal task that waits gets a turn after a slice all the same (`sched::owes_turn`).
+    task::spawn(&name, Placement::Cpu(worker_cpu), Priority::High, move || {
         let left = Worker::new(instance, idle_poll_ns).run();
         let _ = leftovers.set(left);
     })

@@ -19,7 +19,8 @@ const LOG_INTERVAL_NS: u64 = 5_000_000_000;
 /// How often a stopping worker says that it still waits for the disk.
 const STOP_NOTICE_NS: u64 = 5_000_000_000;
 
-/// Replies that may wait for the card before no more requests are taken.
+/// Replies that may wait for the card before no more requests are taken. What the disk has then
+/// still ends, so at most twice as many wait, and every slot's frame besides.
 const MOST_REPLIES: usize = SLOTS;
 
 /// What a worker left undone when it was stopped.
@@ -77,6 +78,9 @@ impl Worker {
             let now_ns = time::now_ns();
             if worked {
                 self.wait.worked(now_ns);
+                // Rounds may follow each other for as long as requests come, and the softirq of
+                // this CPU is no more urgent than the worker.
+                task::yield_now();
                 continue;
             }
             // Room in the transmit ring, and in a queue that others filled, comes without a signal.
