@@ -110,7 +110,12 @@ fn a_triple_fault_ends_its_guest_alone() {
         .boot();
     let reason = end_of(&mut node, "faulty");
     assert!(reason.contains("triple fault"), "{reason}");
-    let listed = node.run("hv list");
+    // Guests start side by side: the other one may still be on its way.
+    let started = std::time::Instant::now();
+    let mut listed = node.run("hv list");
+    while listed.contains("starting") && started.elapsed() < stories::PATIENCE {
+        listed = node.run("hv list");
+    }
     let state =
         |name: &str| listed.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
     assert!(state("faulty").contains("triple fault"), "{listed}");

@@ -9,8 +9,8 @@ use rustix::termios::{self, OptionalActions};
 
 use crate::cleanup::Cleanup;
 
-/// Ctrl-].
-const DETACH: u8 = 0x1d;
+/// Ctrl-\. Not Ctrl-], which the node's own shell has for leaving a guest's console.
+const DETACH: u8 = 0x1c;
 /// Ctrl-C.
 const INTERRUPT: u8 = 0x03;
 
@@ -24,7 +24,7 @@ pub enum Ended {
 /// Whether Ctrl-C is for the node or for us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlC {
-    /// Like Ctrl-]: the node belongs to this terminal.
+    /// Like Ctrl-\: the node belongs to this terminal.
     Ends,
     /// To the node's shell, which gives the line up.
     GoesToNode,

@@ -101,7 +101,7 @@ pub fn up(options: &Options) -> Result<()> {
         drop(lock);
         return Ok(());
     }
-    println!("This terminal is the node's console; Ctrl-] or Ctrl-C ends the node.\n");
+    println!("This terminal is the node's console; Ctrl-\\ or Ctrl-C ends the node.\n");
     let (console, running) = node.into_console();
     let (stream, shown) = console.into_parts();
     let ended = terminal::attach(stream, &shown, ControlC::Ends)?;
@@ -131,6 +131,11 @@ pub fn boot(options: &Options, folder: &Folder) -> Result<(Running, Endpoints)> 
         );
     }
     let disk = options.disk.clone().unwrap_or_else(|| folder.file("disk.img"));
+    if let Some(named) = &options.disk
+        && !named.exists()
+    {
+        bail!("there is no disk image {0}; make one: truncate --size 1G {0}", named.display());
+    }
     disk::ensure_image(&disk, disk::DEFAULT_BYTES)?;
 
     let boot = Boot::Direct { kernel: kernel.elf, archive: Some(archive_path), command_line: String::new() };
@@ -369,7 +374,7 @@ pub fn console(name: &str) -> Result<()> {
     let socket = folder.file(qemu::CONSOLE_SOCKET);
     let mut stream =
         UnixStream::connect(&socket).with_context(|| format!("connecting to {}", socket.display()))?;
-    println!("The console of the node {name}; Ctrl-] leaves it.");
+    println!("The console of the node {name}; Ctrl-\\ leaves it.");
     // An empty line makes the shell show its prompt.
     std::io::Write::write_all(&mut stream, b"\r").context("writing to the console")?;
     match terminal::attach(stream, b"", ControlC::GoesToNode)? {

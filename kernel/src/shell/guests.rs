@@ -9,7 +9,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-use hv::{ConsoleHandle, GuestLine};
+use hv::{ConsoleHandle, GuestLine, NicStats};
 use kcore::console;
 use kcore::task::{self, Placement, Priority};
 
@@ -111,10 +111,43 @@ fn stat(node: &Node, name: &str) -> Done {
         }
     }
     if let Some(nic) = stat.nic {
-        say!("card: {:?}", nic.card);
-        say!("switch port: {:?}; {} frames found no room in its queue", nic.switch, nic.queue_dropped);
+        show_card(&nic);
     }
     Ok(())
+}
+
+/// A card's counters, the guest's side and the switch's.
+fn show_card(nic: &NicStats) {
+    let (card, port) = (&nic.card, &nic.switch);
+    say!(
+        "card: sent {} frames, {}; received {} frames, {}; {} interrupts, {} of them delayed",
+        card.transmitted_frames,
+        Size(card.transmitted_bytes),
+        card.received_frames,
+        Size(card.received_bytes),
+        card.receive_interrupts + card.transmit_interrupts,
+        card.receive_interrupts_moderated
+    );
+    say!(
+        "  refused: {} too short, {} too long, {} with an offload, {} without memory",
+        card.transmit_undersize + card.receive_undersize,
+        card.transmit_oversize + card.receive_oversize,
+        card.transmit_offload,
+        card.transmit_no_memory
+    );
+    say!(
+        "  to the guest: {} times no buffer, {} buffers too small, {} frames found no room in the port's queue",
+        card.receive_starved,
+        card.receive_small_buffer,
+        nic.queue_dropped
+    );
+    say!(
+        "switch port: {} frames in ({} to one port, {} to all), {} out",
+        port.frames_in,
+        port.forwarded,
+        port.flooded_group + port.flooded_unknown,
+        port.frames_out
+    );
 }
 
 /// Shows the guest's console and types to it until Ctrl-].
