@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 use xtask::archive::{self, Source};
-use xtask::node::{Folder, Running, free_forward};
+use xtask::node::{Folder, Running, any_forward};
 use xtask::qemu::{Boot, DiskFault, Firmware, Lifetime, Machine, Protocol, Uplink};
 use xtask::{disk, guest, image, kernel, workspace};
 
@@ -189,10 +189,10 @@ impl Setup {
         } else {
             let mut forwards = Vec::new();
             for service in &source.config.netblk {
-                forwards.push(free_forward(Protocol::Udp, service.port, &forwards)?);
+                forwards.push(any_forward(Protocol::Udp, service.port, &forwards)?);
             }
             for forward in &source.config.forwards {
-                forwards.push(free_forward(Protocol::Tcp, forward.port, &forwards)?);
+                forwards.push(any_forward(Protocol::Tcp, forward.port, &forwards)?);
             }
             machine.uplink = Uplink::User { forwards };
             None

@@ -207,18 +207,23 @@ pub const LOOPBACK: &str = "127.0.0.1";
 /// A forward from a free port of the host: the node's own number if that is free, which is what a person expects, else
 /// any.
 pub fn free_forward(protocol: Protocol, node_port: u16, taken: &[HostForward]) -> Result<HostForward> {
-    let usable = |port: u16| {
-        !taken.iter().any(|other| other.protocol == protocol && other.host_port == port)
-            && bind(protocol, port).is_ok()
-    };
     // Below 1024 is the system's.
-    let host_port = if node_port >= 1024 && usable(node_port) {
-        node_port
-    } else {
-        let port = (0..16).find_map(|_| bind(protocol, 0).ok().filter(|port| usable(*port)));
-        port.context("no free port on the loopback")?
-    };
-    Ok(HostForward { protocol, host_port, node_port })
+    if node_port >= 1024 && is_usable(protocol, node_port, taken) {
+        return Ok(HostForward { protocol, host_port: node_port, node_port });
+    }
+    any_forward(protocol, node_port, taken)
+}
+
+/// A forward from a port that the host gives out. Two programs that look for a port at one moment are not given the
+/// same, as they are where both want the node's own.
+pub fn any_forward(protocol: Protocol, node_port: u16, taken: &[HostForward]) -> Result<HostForward> {
+    let port = (0..16).find_map(|_| bind(protocol, 0).ok().filter(|port| is_usable(protocol, *port, taken)));
+    Ok(HostForward { protocol, host_port: port.context("no free port on the loopback")?, node_port })
+}
+
+fn is_usable(protocol: Protocol, port: u16, taken: &[HostForward]) -> bool {
+    !taken.iter().any(|other| other.protocol == protocol && other.host_port == port)
+        && bind(protocol, port).is_ok()
 }
 
 /// Takes a port for a moment, to see whether it can be had.
