@@ -25,6 +25,9 @@ const MOST_MEMORY_BYTES: u64 = 1 << 40;
 /// `Config::guest_command_line` adds.
 const MOST_COMMAND_LINE_BYTES: usize = 1024;
 
+/// A configuration needs two; the parser takes about 60 on a task's stack.
+const MOST_DEPTH: usize = 16;
+
 const SECTIONS: [&str; 5] = ["node", "switch", "guest", "netblk", "forward"];
 
 /// Reads `nos.toml`: what is usable of it, and what is not.
@@ -46,6 +49,11 @@ pub fn parse(file: &[u8]) -> (Config, Vec<Problem>) {
         report.add(0, format!("{} bytes", text.len()), format!("at most {MOST_TEXT_BYTES}"), defaults);
         return (config, report.into_problems());
     }
+    if let Some(offset) = too_deep(text) {
+        let expected = format!("at most {MOST_DEPTH} brackets within each other");
+        report.add(offset, "one more bracket".to_owned(), expected, defaults);
+        return (config, report.into_problems());
+    }
     let documents = match DeTable::parse(text) {
         Ok(document) => vec![(0, document)],
         // A mistake in the grammar costs its section. Reading section by section finds which one it is.
@@ -62,6 +70,41 @@ pub fn parse(file: &[u8]) -> (Config, Vec<Problem>) {
     };
     read_documents(&documents, &mut report, &mut config);
     (config, report.into_problems())
+}
+
+/// Where brackets stand deeper within each other than [`MOST_DEPTH`]. The parser calls itself for each, and a kernel's
+/// stack is small. Brackets in strings and comments do not count.
+fn too_deep(text: &str) -> Option<usize> {
+    let (mut depth, mut quote, mut comment, mut escaped) = (0_usize, None, false, false);
+    for (offset, letter) in text.bytes().enumerate() {
+        if letter == b'\n' {
+            // Brackets in the further lines of a string count, too: a configuration has no use for many there.
+            (quote, comment, escaped) = (None, false, false);
+            continue;
+        }
+        match (comment, quote) {
+            (true, _) => {}
+            (false, Some(open)) => {
+                if !escaped && letter == open {
+                    quote = None;
+                }
+                escaped = !escaped && open == b'"' && letter == b'\\';
+            }
+            (false, None) => match letter {
+                b'"' | b'\'' => quote = Some(letter),
+                b'#' => comment = true,
+                b'[' | b'{' => {
+                    depth += 1;
+                    if depth > MOST_DEPTH {
+                        return Some(offset);
+                    }
+                }
+                b']' | b'}' => depth = depth.saturating_sub(1),
+                _ => {}
+            },
+        }
+    }
+    None
 }
 
 /// Cuts the text before every line that is a section's header. Each piece comes with its offset.

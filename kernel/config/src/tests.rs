@@ -267,3 +267,16 @@ proptest! {
         let _ = parse(format!("a{} = 1", ".a".repeat(depth)).as_bytes());
     }
 }
+
+#[test]
+fn brackets_within_brackets_end_before_the_stack_does() {
+    for (open, close) in [("[", "]"), ("{a=", "}")] {
+        let text = format!("[node]\nname = \"b\"\nx = {}1{}\n", open.repeat(5000), close.repeat(5000));
+        let (config, problems) = parse(text.as_bytes());
+        assert_eq!(config, Config::default());
+        assert_eq!((problems.len(), problems[0].line), (1, 3), "{problems:?}");
+    }
+    let brackets = "[".repeat(100);
+    let (config, problems) = parse(format!("# {brackets}\n[node]\nname = \"lab\"\n").as_bytes());
+    assert_eq!((config.node.name.as_str(), problems.len()), ("lab", 0));
+}
