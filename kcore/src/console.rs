@@ -261,11 +261,6 @@ pub fn read_byte() -> u8 {
     }
 }
 
-/// The event that is signalled when input arrives, for a reader that also waits for other things.
-pub fn input_event() -> &'static Event {
-    &INPUT_ARRIVED
-}
-
 /// Typed bytes that were dropped because nobody read.
 pub fn dropped_bytes() -> u64 {
     DROPPED.load(Relaxed)

@@ -30,8 +30,6 @@ pub(crate) struct Local {
     pub reschedule_interrupts: AtomicU64,
     /// Task switches made.
     pub switches: AtomicU64,
-    /// Whether the CPU has been brought up.
-    pub online: AtomicBool,
 }
 
 impl Local {
@@ -47,7 +45,6 @@ impl Local {
             ticks: AtomicU64::new(0),
             reschedule_interrupts: AtomicU64::new(0),
             switches: AtomicU64::new(0),
-            online: AtomicBool::new(false),
         }
     }
 }

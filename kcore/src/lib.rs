@@ -33,7 +33,7 @@ pub mod task;
 pub mod time;
 pub mod timer;
 
-pub use start::{boot_milestone_ns, command_line, init, run};
+pub use start::{command_line, init, run};
 
 /// Random numbers that key hash tables; not for secrets.
 pub mod random {

@@ -1,7 +1,6 @@
 //! From the boot loader's hand to the first task.
 
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arch::addr::phys_to_virt;
 use arch::boot::BootInfo;
@@ -16,7 +15,6 @@ use crate::{archive, console, cpu, frame, irq, klog, memory, panic, pci, softirq
 const POOL_FRAMES: u32 = 4096;
 
 static BOOT: Once<&'static BootInfo> = Once::new();
-static READY_NS: AtomicU64 = AtomicU64::new(0);
 
 type First = Box<dyn FnOnce() + Send>;
 static FIRST: IrqSpinLock<Option<First>> = IrqSpinLock::new(None);
@@ -24,11 +22,6 @@ static FIRST: IrqSpinLock<Option<First>> = IrqSpinLock::new(None);
 /// The kernel's command line.
 pub fn command_line() -> &'static str {
     BOOT.get().map_or("", |boot| boot.command_line.as_str())
-}
-
-/// When the first task began, in ns since boot.
-pub fn boot_milestone_ns() -> u64 {
-    READY_NS.load(Relaxed)
 }
 
 /// Brings up the boot CPU: memory, traps, interrupts, clock. Once, first thing in the kernel.
@@ -106,7 +99,6 @@ pub fn run(first: impl FnOnce() + Send + 'static) -> ! {
 }
 
 fn first_task() {
-    READY_NS.store(time::now_ns(), Relaxed);
     if let Err(error) = console::start_interrupts() {
         log::error!("the console has no interrupt: {}", error);
     }

@@ -26,7 +26,7 @@ use sched::{Leaves, RunQueue, TaskState, WakeEffect};
 
 use crate::cpu::{self, MAX_CPUS};
 use crate::event::Event;
-use crate::sync::{IrqSpinLock, PreemptGuard, RawSpin, irq_off};
+use crate::sync::{IrqSpinLock, RawSpin, irq_off};
 use crate::{time, timer};
 
 /// Bytes of a task's stack; a guard page lies below it.
@@ -81,6 +81,13 @@ struct CpuQueue {
     tick_ns: Option<u64>,
     /// Since when a normal task has waited while more urgent ones ran.
     normal_waits_since_ns: Option<u64>,
+}
+
+impl CpuQueue {
+    /// The tick and the earliest sleeper (ns since boot).
+    fn deadlines(&self) -> (Option<u64>, Option<u64>) {
+        (self.tick_ns, self.sleepers.first_key_value().map(|(&(deadline_ns, _), _)| deadline_ns))
+    }
 }
 
 struct LockedQueue {
@@ -266,7 +273,6 @@ pub(crate) fn adopt_idle(cpu: usize) {
         queue.idle = Some(idle.clone());
     });
     RUNNING[cpu].store(Arc::as_ptr(&idle).cast_mut(), Release);
-    cpu::local_of(cpu).online.store(true, Release);
 }
 
 /// What an idle CPU does, for ever.
@@ -296,13 +302,8 @@ pub(crate) fn current() -> Arc<Task> {
 }
 
 /// Whether tasks run on this CPU, so that waiting is possible.
-pub fn started() -> bool {
+pub(crate) fn started() -> bool {
     !RUNNING[cpu::index()].load(Acquire).is_null()
-}
-
-/// The number of the running task.
-pub fn current_id() -> u64 {
-    current().id
 }
 
 /// Records that the running task has put itself where a waker will find it. With interrupts off;
@@ -410,9 +411,7 @@ pub(crate) fn wake_sleepers(now_ns: u64) {
 
 /// This CPU's tick and its earliest sleeper (ns since boot).
 pub(crate) fn deadlines() -> (Option<u64>, Option<u64>) {
-    with_queue(cpu::index(), |queue| {
-        (queue.tick_ns, queue.sleepers.first_key_value().map(|(&(deadline_ns, _), _)| deadline_ns))
-    })
+    with_queue(cpu::index(), |queue| queue.deadlines())
 }
 
 /// Gives the CPU to the next task; comes back when this one runs again. A task that marked itself
@@ -459,8 +458,9 @@ fn switch_once() {
     queue.normal_waits_since_ns = passed_over.then(|| queue.normal_waits_since_ns.unwrap_or(now_ns));
     if Arc::ptr_eq(&previous, &next) {
         queue.running = Some(previous);
+        let (tick, sleeper) = queue.deadlines();
         locked.lock.release();
-        timer::rearm();
+        timer::arm_for(tick, sleeper);
         return;
     }
     let since_ns = previous.on_cpu_since_ns.load(Relaxed);
@@ -488,9 +488,11 @@ fn switch_once() {
 fn finish_switch() {
     let locked = &QUEUES[cpu::index()];
     // SAFETY: the departing task took the lock and left it to us.
-    let leaving = unsafe { (*locked.queue.get()).leaving.take() };
+    let queue = unsafe { &mut *locked.queue.get() };
+    let leaving = queue.leaving.take();
+    let (tick, sleeper) = queue.deadlines();
     locked.lock.release();
-    timer::rearm();
+    timer::arm_for(tick, sleeper);
     if let Some(task) = leaving {
         LEFT.lock().push(task);
         REAPER.signal();
@@ -527,11 +529,6 @@ pub fn yield_now() {
     if sched::yield_switches(queued) {
         schedule();
     }
-}
-
-/// Holds preemption off while the guard lives.
-pub fn preempt_off() -> PreemptGuard {
-    crate::sync::preempt_off()
 }
 
 /// Starts the task that frees what finished tasks leave behind.

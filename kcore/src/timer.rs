@@ -35,8 +35,13 @@ pub fn set_cpu_deadline(deadline_ns: Option<u64>) {
 
 /// Arms this CPU's timer if it is not armed for early enough. Interrupts are off.
 pub(crate) fn rearm() {
-    let local = cpu::local();
     let (tick, sleeper) = task::deadlines();
+    arm_for(tick, sleeper);
+}
+
+/// As [`rearm`], for whoever holds the run queue and has read its tick and its earliest sleeper.
+pub(crate) fn arm_for(tick: Option<u64>, sleeper: Option<u64>) {
+    let local = cpu::local();
     let extra = Some(local.extra_deadline_ns.load(Relaxed)).filter(|&deadline| deadline != DISARMED);
     let wanted = if TICKS_ONLY.load(Relaxed) {
         Some(time::now_ns() / sched::TICK_NS * sched::TICK_NS + sched::TICK_NS)

@@ -9,7 +9,7 @@ use core::num::NonZeroU16;
 
 use announce::Announcement;
 use config::{Config, Forward, GuestNetwork, Ipv4Cidr, NetblkService, NodeAddress};
-use hv::{Gateway, GuestSpec, Hypervisor};
+use hv::{CommandError, Gateway, GuestSpec, Hypervisor};
 use kcore::archive;
 use kcore::task::{self, Placement, Priority};
 use kcore::time;
@@ -48,10 +48,10 @@ impl Node {
         }
         let gateway = connect_guests(&config, &mut stacks, &hypervisor);
         for guest in config.guests.iter().filter(|guest| guest.autostart) {
-            // A guest that was refused has said why already.
-            let described = hypervisor.list().iter().any(|line| line.name == guest.name);
-            if described && let Err(error) = hypervisor.start(&guest.name) {
-                refuse(&format!("guest {}", guest.name), &error);
+            match hypervisor.start(&guest.name) {
+                // It was refused and has said why already.
+                Ok(()) | Err(CommandError::NoSuchGuest { .. }) => {}
+                Err(error) => refuse(&format!("guest {}", guest.name), &error),
             }
         }
         Node { config, stacks, hypervisor, gateway }

@@ -144,6 +144,10 @@ fn irqstat(_node: &Node, arguments: &[&str]) -> Done {
         say!("  {:#04x}{counts}  {}", stat.vector, stat.name);
     }
     say!("{} unclaimed, {} NMIs that nobody sent", irq::unclaimed(), kcore::panic::unasked_nmis());
+    let dropped = kcore::console::dropped_bytes();
+    if dropped > 0 {
+        say!("{dropped} typed bytes were dropped because nobody read them");
+    }
     let softirqs: Vec<String> =
         softirq::stats().map(|(name, runs)| alloc::format!("{name} {runs}")).collect();
     say!("softirqs: {}", if softirqs.is_empty() { String::from("none") } else { softirqs.join(", ") });

@@ -4,7 +4,7 @@ use core::net::Ipv4Addr;
 
 use crate::checksum::Accumulator;
 use crate::error::{Layer, Malformed};
-use crate::ipv4::{IpProtocol, Ipv4Header};
+use crate::ipv4::{self, IpProtocol, Ipv4Header};
 
 /// ICMP types that the node knows by name.
 pub mod icmp_type {
@@ -90,17 +90,15 @@ impl<'a> QuotedPacket<'a> {
     }
 
     pub fn source(&self) -> Ipv4Addr {
-        let h = self.header;
-        Ipv4Addr::new(h[12], h[13], h[14], h[15])
+        ipv4::source_of(self.header)
     }
 
     pub fn destination(&self) -> Ipv4Addr {
-        let h = self.header;
-        Ipv4Addr::new(h[16], h[17], h[18], h[19])
+        ipv4::destination_of(self.header)
     }
 
     pub fn protocol(&self) -> IpProtocol {
-        IpProtocol(self.header[9])
+        ipv4::protocol_of(self.header)
     }
 
     /// The first bytes of the transport header.

@@ -31,6 +31,19 @@ const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
+/// Fields of the fixed part of a header, for the packet itself and for its head in an ICMP error.
+pub(crate) fn source_of(header: &[u8; Ipv4Header::LEN]) -> Ipv4Addr {
+    Ipv4Addr::new(header[12], header[13], header[14], header[15])
+}
+
+pub(crate) fn destination_of(header: &[u8; Ipv4Header::LEN]) -> Ipv4Addr {
+    Ipv4Addr::new(header[16], header[17], header[18], header[19])
+}
+
+pub(crate) fn protocol_of(header: &[u8; Ipv4Header::LEN]) -> IpProtocol {
+    IpProtocol(header[9])
+}
+
 /// A packet whose version is 4, whose header (options included) is whole, and
 /// whose total length lies between that header and the bytes that arrived.
 #[derive(Clone, Copy, Debug)]
@@ -78,17 +91,15 @@ impl<'a> Ipv4Packet<'a> {
     }
 
     pub fn source(&self) -> Ipv4Addr {
-        let h = self.header;
-        Ipv4Addr::new(h[12], h[13], h[14], h[15])
+        source_of(self.header)
     }
 
     pub fn destination(&self) -> Ipv4Addr {
-        let h = self.header;
-        Ipv4Addr::new(h[16], h[17], h[18], h[19])
+        destination_of(self.header)
     }
 
     pub fn protocol(&self) -> IpProtocol {
-        IpProtocol(self.header[9])
+        protocol_of(self.header)
     }
 
     pub fn ttl(&self) -> u8 {

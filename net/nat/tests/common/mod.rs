@@ -1,5 +1,5 @@
 //! Packets for the NAT's tests.
-#![allow(dead_code)] // each test binary uses its part
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
