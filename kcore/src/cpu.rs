@@ -7,6 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use arch::cpu::MAX_CPUS;
 
+use crate::time;
+
 /// What a CPU keeps about itself. Written by its own CPU, but for `reschedule`.
 #[repr(align(64))]
 pub(crate) struct Local {
@@ -30,6 +32,10 @@ pub(crate) struct Local {
     pub reschedule_interrupts: AtomicU64,
     /// Task switches made.
     pub switches: AtomicU64,
+    /// When the CPU halted (ns since boot), until an interrupt wakes it; 0 while it is awake.
+    pub halted_since_ns: AtomicU64,
+    /// How long it has been halted in all.
+    pub halted_ns: AtomicU64,
 }
 
 impl Local {
@@ -45,6 +51,24 @@ impl Local {
             ticks: AtomicU64::new(0),
             reschedule_interrupts: AtomicU64::new(0),
             switches: AtomicU64::new(0),
+            halted_since_ns: AtomicU64::new(0),
+            halted_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The CPU is about to halt. Interrupts are off.
+    pub fn halts(&self) {
+        self.halted_since_ns.store(time::now_ns(), Relaxed);
+    }
+
+    /// First thing in every interrupt, and behind the halt for what does not come through `irq`: if
+    /// it woke the CPU, the halt is over. What the handler does from here on is work, and counts as
+    /// such, though it runs in the idle task's name.
+    pub fn wakes(&self) {
+        // One instruction: an interrupt may come in the middle of the call behind the halt.
+        let since_ns = self.halted_since_ns.swap(0, Relaxed);
+        if since_ns != 0 {
+            self.halted_ns.fetch_add(time::now_ns().saturating_sub(since_ns), Relaxed);
         }
     }
 }
@@ -89,16 +113,23 @@ pub struct CpuStats {
     pub reschedule_interrupts: u64,
     /// Task switches.
     pub switches: u64,
+    /// Time halted, a halt that lasts included. The rest of the time, instructions were executed.
+    pub halted_ns: u64,
 }
 
 /// The counters of CPU `cpu`; zeros for a CPU that does not exist.
 pub fn stats(cpu: usize) -> CpuStats {
     let Some(local) = LOCALS.get(cpu) else { return CpuStats::default() };
+    let halted_now_ns = match local.halted_since_ns.load(Relaxed) {
+        0 => 0,
+        since_ns => time::now_ns().saturating_sub(since_ns),
+    };
     CpuStats {
         interrupts: local.interrupts.load(Relaxed),
         timer_interrupts: local.timer_interrupts.load(Relaxed),
         ticks: local.ticks.load(Relaxed),
         reschedule_interrupts: local.reschedule_interrupts.load(Relaxed),
         switches: local.switches.load(Relaxed),
+        halted_ns: local.halted_ns.load(Relaxed) + halted_now_ns,
     }
 }

@@ -125,6 +125,7 @@ pub fn route_isa(irq: u8, name: &str, cpu: usize, handler: Handler) -> Result<In
 pub(crate) fn dispatch(vector: u8) {
     let local = cpu::local();
     local.in_interrupt.store(true, Relaxed);
+    local.wakes();
     local.interrupts.fetch_add(1, Relaxed);
     COUNTS[cpu::index()][usize::from(vector)].fetch_add(1, Relaxed);
     match vector {

@@ -282,7 +282,11 @@ pub(crate) fn idle_loop() -> ! {
         let queued = with_queue(cpu::index(), |queue| queue.queue.len());
         match sched::idle_step(cpu::local().reschedule.load(Acquire), queued) {
             sched::IdleStep::Switch => schedule(),
-            sched::IdleStep::Halt => arch::cpu::enable_and_halt(),
+            sched::IdleStep::Halt => {
+                cpu::local().halts();
+                arch::cpu::enable_and_halt();
+                cpu::local().wakes();
+            }
         }
         drop(irq);
         arch::cpu::enable_interrupts();

@@ -49,11 +49,11 @@ fn ps(_node: &Node, arguments: &[&str]) -> Done {
 fn cpus(_node: &Node, arguments: &[&str]) -> Done {
     CPU.alone(arguments)?;
     let uptime_ns = time::now_ns().max(1);
-    let tasks = task::list();
     say!(
-        "{:>3} {:>6} {:>11} {:>9} {:>9} {:>11} {:>10}",
+        "{:>3} {:>6} {:>14} {:>11} {:>9} {:>9} {:>11} {:>10}",
         "CPU",
         "BUSY",
+        "AWAKE us",
         "INTERRUPTS",
         "TIMER",
         "TICKS",
@@ -61,16 +61,12 @@ fn cpus(_node: &Node, arguments: &[&str]) -> Done {
         "SWITCHES"
     );
     for cpu in 0..cpu::count() {
-        let idle_ns: u64 = tasks
-            .iter()
-            .filter(|task| task.cpu == cpu && task.priority == task::Priority::Idle)
-            .map(|task| task.cpu_time_ns)
-            .sum();
-        let busy = 100 - (idle_ns.min(uptime_ns) * 100 / uptime_ns);
         let stats = cpu::stats(cpu);
+        let awake_ns = uptime_ns.saturating_sub(stats.halted_ns);
         say!(
-            "{cpu:>3} {:>5}% {:>11} {:>9} {:>9} {:>11} {:>10}",
-            busy,
+            "{cpu:>3} {:>5}% {:>14} {:>11} {:>9} {:>9} {:>11} {:>10}",
+            awake_ns * 100 / uptime_ns,
+            awake_ns / 1000,
             stats.interrupts,
             stats.timer_interrupts,
             stats.ticks,
