@@ -1,8 +1,10 @@
 //! The guard: one task per controller that notices silence and lies, and deals with them.
 //!
-//! It sleeps until the oldest outstanding command is due for a look, and not at all while nothing
-//! is outstanding: [`Guard::watch`] wakes it for the first command of a busy spell and is a single
-//! load for all that follow.
+//! It sleeps until the oldest outstanding command is due for a look, and for good while nothing is
+//! outstanding: [`Guard::watch`] wakes it for the first command of a busy spell and is a single load
+//! for all that follow. It does not look at once then, for the command is as young as can be, but
+//! when it would be overdue: one command after the other, each answered before the next, is one busy
+//! spell and not a wake-up and two walks through the queues for each.
 
 use core::fmt;
 use core::sync::atomic::{
@@ -13,7 +15,7 @@ use core::sync::atomic::{
 use kcore::event::Event;
 use kcore::sync::IrqSpinLock;
 use kcore::time;
-use nvme_protocol::{Verdict, Violation, judge};
+use nvme_protocol::{Verdict, Violation, first_look_ns, judge};
 
 use crate::controller::Controller;
 
@@ -95,6 +97,7 @@ pub fn run(controller: &Controller) {
     let mut log_after_ns = 0;
     let mut look_at_ns = None;
     while !controller.is_finished() {
+        let was_idle = look_at_ns.is_none();
         match look_at_ns {
             None => guard.wake.wait(),
             Some(ns) => {
@@ -105,6 +108,7 @@ pub fn run(controller: &Controller) {
         let violation = guard.violation.lock().take();
         let look = match violation {
             Some(violation) => Look::Trouble(Trouble::Violation(violation)),
+            None if was_idle => Look::Again(Some(first_look_ns(now_ns))),
             None => look(controller, now_ns),
         };
         look_at_ns = match look {

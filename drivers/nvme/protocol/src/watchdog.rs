@@ -23,6 +23,12 @@ pub enum Verdict {
     Expired,
 }
 
+/// When to look for the first time after a command was submitted to an idle controller.
+#[must_use]
+pub fn first_look_ns(submitted_ns: u64) -> u64 {
+    submitted_ns.saturating_add(SUSPECT_NS)
+}
+
 /// `oldest_ns` is when the oldest outstanding command was submitted.
 #[must_use]
 pub fn judge(now_ns: u64, oldest_ns: Option<u64>) -> Verdict {
@@ -34,7 +40,7 @@ pub fn judge(now_ns: u64, oldest_ns: Option<u64>) -> Verdict {
     } else if age_ns >= SUSPECT_NS {
         Verdict::Suspect { look_again_ns: now_ns.saturating_add(SUSPECT_NS).min(deadline_ns) }
     } else {
-        Verdict::LookAt { ns: oldest_ns.saturating_add(SUSPECT_NS) }
+        Verdict::LookAt { ns: first_look_ns(oldest_ns) }
     }
 }
 
