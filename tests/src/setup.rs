@@ -36,6 +36,7 @@ pub struct Setup {
     sector_bytes: u32,
     faults: Vec<DiskFault>,
     frames: bool,
+    instruction_ns_log2: Option<u32>,
 }
 
 impl Setup {
@@ -55,6 +56,7 @@ impl Setup {
             sector_bytes: 512,
             faults: Vec::new(),
             frames: false,
+            instruction_ns_log2: None,
         }
     }
 
@@ -137,6 +139,12 @@ impl Setup {
         self
     }
 
+    /// The machine's clock counts instructions: each takes 2^n ns, and what `cpu` calls awake is their number.
+    pub fn counting_instructions(mut self, instruction_ns_log2: u32) -> Setup {
+        self.instruction_ns_log2 = Some(instruction_ns_log2);
+        self
+    }
+
     /// Boots it. The node may not be ready when this returns; it has been started.
     pub fn boot(self) -> Node {
         let name = self.name.clone();
@@ -173,6 +181,7 @@ impl Setup {
         };
         let mut machine = Machine::new(&self.name, folder.clone(), boot);
         machine.cpus = self.cpus;
+        machine.instruction_ns_log2 = self.instruction_ns_log2;
         machine.memory_mib = self.memory_mib;
         machine.disk_faults = self.faults;
         machine.disk_read_only = self.disk_read_only;

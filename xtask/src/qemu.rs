@@ -82,6 +82,9 @@ pub struct Machine {
     pub cpus: u32,
     pub memory_mib: u64,
     pub accelerator: Accelerator,
+    /// Each instruction takes 2^n ns of the machine's own time, whatever the host does meanwhile: a clock that counts
+    /// instructions. TCG only.
+    pub instruction_ns_log2: Option<u32>,
     pub boot: Boot,
     /// None: a machine without a disk.
     pub disk: Option<PathBuf>,
@@ -109,6 +112,7 @@ impl Machine {
             cpus: 4,
             memory_mib: 1024,
             accelerator: Accelerator::Auto,
+            instruction_ns_log2: None,
             boot,
             disk: None,
             disk_faults: Vec::new(),
@@ -153,10 +157,18 @@ impl Machine {
         arguments.flag("-no-user-config").flag("-nodefaults");
         arguments.option("-name", format!("nos-{}", self.name));
         arguments.option("-machine", "q35");
-        match self.accelerator {
-            Accelerator::Kvm => arguments.option("-accel", "kvm").option("-cpu", "host"),
-            Accelerator::Auto if kvm_is_usable() => arguments.option("-accel", "kvm").option("-cpu", "host"),
-            Accelerator::Auto | Accelerator::Tcg => {
+        match (self.instruction_ns_log2, self.accelerator) {
+            (Some(shift), _) => arguments
+                .option("-accel", "tcg,thread=single")
+                .option("-icount", format!("shift={shift}"))
+                // The APIC's timer as model-specific registers (x2APIC) reads the clock where QEMU 10 does not expect
+                // it to be read while it counts ("Bad icount read"); as memory it works.
+                .option("-cpu", "max,+svm,-x2apic"),
+            (None, Accelerator::Kvm) => arguments.option("-accel", "kvm").option("-cpu", "host"),
+            (None, Accelerator::Auto) if kvm_is_usable() => {
+                arguments.option("-accel", "kvm").option("-cpu", "host")
+            }
+            (None, Accelerator::Auto | Accelerator::Tcg) => {
                 arguments.option("-accel", "tcg,thread=multi").option("-cpu", "max,+svm")
             }
         };

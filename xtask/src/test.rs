@@ -60,6 +60,11 @@ const SUITES: &[Suite] = &[
     Suite { name: "hvarch", what: "the world switch, in a kernel of its own", kind: Kind::Stories },
     Suite { name: "boot", what: "the node boots: CPUs, loaders, shell, power", kind: Kind::Stories },
     Suite { name: "netblk", what: "the disk over UDP", kind: Kind::Stories },
+    Suite {
+        name: "no_copy",
+        what: "no instruction touches the data, by counting instructions",
+        kind: Kind::Stories,
+    },
     Suite { name: "hv", what: "guests and their network", kind: Kind::Stories },
     Suite { name: "guest_life", what: "guests that start, stop and reset in any order", kind: Kind::Stories },
     Suite { name: "hostile", what: "bad configuration, frames, disks and guests", kind: Kind::Stories },
