@@ -14,6 +14,7 @@ pub mod frames;
 pub mod http;
 pub mod netblk;
 pub mod program;
+pub mod proxy;
 pub mod smoke;
 
 mod node;
