@@ -37,9 +37,15 @@ pub trait NetDevice: Send + Sync {
     /// Its hardware address.
     fn mac(&self) -> [u8; 6];
 
-    /// Most bytes of an Ethernet payload.
+    /// Most bytes of an Ethernet payload. Beyond 1500 a packet may be received into several frames
+    /// (`NetFrame::pieces`), each full before the next begins.
     fn mtu(&self) -> u16 {
         1500
+    }
+
+    /// Most pieces of a packet that it can send. It takes, drops and counts what has more.
+    fn max_segments(&self) -> usize {
+        1
     }
 
     /// Sends the chain's frames, in order, under one lock and with one doorbell. Returns how many

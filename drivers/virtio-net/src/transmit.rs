@@ -35,7 +35,7 @@ impl TransmitSide {
         while self.backlog.len() < BACKLOG_LIMIT {
             let Some(frame) = chain.pop() else { break };
             taken += 1;
-            if (HEADER_BYTES..=longest_bytes).contains(&frame.len()) {
+            if (HEADER_BYTES..=longest_bytes).contains(&frame.len()) && frame.piece_count() == 1 {
                 self.backlog.push(frame);
             } else {
                 add(&counters.tx_dropped, 1);

@@ -6,6 +6,14 @@
 //! owned by exactly one holder: a [`NetFrame`] belongs to the code that has it, a [`DeviceFrame`]
 //! to a device, whose bytes nobody can look at meanwhile. Wherever a frame is dropped it returns
 //! to the pool, not to the ring it came from.
+//!
+//! A packet is one frame, or a head frame and further pieces behind it ([`NetFrame::attach_page`],
+//! [`NetFrame::attach_frame`]): whoever deals with single frames only asks
+//! [`NetFrame::piece_count`], and everything else here treats the head.
+
+mod chain;
+mod packet;
+mod page;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,6 +21,12 @@ use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use arch::addr::PhysAddr;
+use pieces::PieceTable;
+
+pub use chain::FrameChain;
+pub use packet::Segment;
+pub use page::{FillError, Page, page_stats, prepare_pages};
+pub use pieces::MAX_PIECES;
 
 use crate::memory::{OutOfMemory, PAGE_BYTES, PageRun};
 use crate::sync::{IrqSpinLock, Once};
@@ -25,15 +39,17 @@ const NONE: u32 = u32::MAX;
 
 struct Pool {
     memory: PageRun,
-    /// By frame: the next frame of the list it is in, and the packet's length while it is in a chain.
+    /// By frame: the next frame of the list it is in, and the packet's shape while it is in a chain.
     links: Box<[Link]>,
+    /// By head: what is behind it.
+    behind: PieceTable,
     free: IrqSpinLock<FreeList>,
     failures: AtomicU64,
 }
 
 struct Link {
     next: AtomicU32,
-    len: AtomicU32,
+    shape: AtomicU32,
 }
 
 struct FreeList {
@@ -55,12 +71,17 @@ pub(crate) fn init(frames: u32) -> Result<(), OutOfMemory> {
     })?;
     links.extend((0..frames).map(|index| Link {
         next: AtomicU32::new(if index + 1 < frames { index + 1 } else { NONE }),
-        len: AtomicU32::new(0),
+        shape: AtomicU32::new(0),
     }));
+    let behind = PieceTable::new(frames).map_err(|_| OutOfMemory {
+        what: "the table of packets' pieces",
+        bytes: PieceTable::size_bytes(frames),
+    })?;
     let free = FreeList { head: if frames > 0 { 0 } else { NONE }, count: frames, low_water: frames };
     let pool = Pool {
         memory,
         links: links.into_boxed_slice(),
+        behind,
         free: IrqSpinLock::new(free),
         failures: AtomicU64::new(0),
     };
@@ -104,17 +125,20 @@ impl Pool {
     }
 }
 
-/// A frame that belongs to whoever holds this.
+/// A frame that belongs to whoever holds this, and what is behind it. Length and bytes are those
+/// of this frame alone, unless a name says otherwise.
 #[derive(Debug)]
 pub struct NetFrame {
     index: u32,
-    len: u32,
+    len: u16,
+    /// Pieces behind this one.
+    extras: u16,
 }
 
 impl NetFrame {
     /// Takes a frame from the pool, with length 0. What it holds is left over from its last use.
     pub fn alloc() -> Option<NetFrame> {
-        POOL.get()?.take().map(|index| NetFrame { index, len: 0 })
+        POOL.get()?.take().map(|index| NetFrame { index, len: 0, extras: 0 })
     }
 
     /// Length of the packet in bytes.
@@ -130,7 +154,7 @@ impl NetFrame {
     /// Sets the packet's length. Panics beyond [`FRAME_BYTES`].
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= FRAME_BYTES, "a packet of {len} bytes in a frame of {FRAME_BYTES}");
-        self.len = len as u32;
+        self.len = len as u16;
     }
 
     /// The packet.
@@ -159,22 +183,36 @@ impl NetFrame {
     /// Hands the frame to a device.
     pub fn into_device(self) -> DeviceFrame {
         let frame = ManuallyDrop::new(self);
-        DeviceFrame { index: frame.index }
+        DeviceFrame { index: frame.index, extras: frame.extras }
+    }
+
+    /// Length and number of pieces in one word.
+    fn shape(&self) -> u32 {
+        u32::from(self.extras) << 16 | u32::from(self.len)
+    }
+
+    fn from_shape(index: u32, shape: u32) -> NetFrame {
+        NetFrame { index, len: shape as u16, extras: (shape >> 16) as u16 }
     }
 }
 
 impl Drop for NetFrame {
     fn drop(&mut self) {
+        if self.extras > 0 {
+            packet::free_behind(self.index, self.extras);
+        }
         pool().give(self.index);
     }
 }
 
-/// A frame that belongs to a device. Dropping it leaks the frame: only a device that may still
+/// A packet that belongs to a device. A device that writes to it may have frames, never pages, behind
+/// the head. Dropping it leaks the frame: only a device that may still
 /// write to memory at any time (it could not be reset) is a reason to.
 #[derive(Debug)]
 #[must_use = "a frame that a device has must be reclaimed"]
 pub struct DeviceFrame {
     index: u32,
+    extras: u16,
 }
 
 impl DeviceFrame {
@@ -183,92 +221,10 @@ impl DeviceFrame {
         pool().phys(self.index)
     }
 
-    /// Takes the frame back with a packet of `len` bytes (at most a frame's). The device must be
-    /// done with it: its completion was seen, or it has been reset.
+    /// Takes the frame back with a packet of `len` bytes (at most a frame's), and what is behind it.
+    /// The device must be done with it: its completion was seen, or it has been reset.
     pub fn reclaim(self, len: usize) -> NetFrame {
-        NetFrame { index: self.index, len: len.min(FRAME_BYTES) as u32 }
-    }
-}
-
-/// Frames in a row, linked through the pool's own table: no allocation.
-#[derive(Debug)]
-pub struct FrameChain {
-    head: u32,
-    tail: u32,
-    count: usize,
-}
-
-impl Default for FrameChain {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl FrameChain {
-    /// An empty chain.
-    pub const fn new() -> Self {
-        FrameChain { head: NONE, tail: NONE, count: 0 }
-    }
-
-    /// How many frames it holds.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Whether it holds none.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Appends a frame.
-    pub fn push(&mut self, frame: NetFrame) {
-        let frame = ManuallyDrop::new(frame);
-        let links = &pool().links;
-        links[frame.index as usize].next.store(NONE, Relaxed);
-        links[frame.index as usize].len.store(frame.len, Relaxed);
-        match links.get(self.tail as usize) {
-            Some(tail) => tail.next.store(frame.index, Relaxed),
-            None => self.head = frame.index,
-        }
-        self.tail = frame.index;
-        self.count += 1;
-    }
-
-    /// Takes the first frame.
-    pub fn pop(&mut self) -> Option<NetFrame> {
-        if self.count == 0 {
-            return None;
-        }
-        let index = self.head;
-        let link = &pool().links[index as usize];
-        self.head = link.next.load(Relaxed);
-        self.count -= 1;
-        if self.count == 0 {
-            self.tail = NONE;
-        }
-        Some(NetFrame { index, len: link.len.load(Relaxed) })
-    }
-
-    /// Moves every frame of `other` behind this chain's.
-    pub fn append(&mut self, other: &mut FrameChain) {
-        if other.count == 0 {
-            return;
-        }
-        match pool().links.get(self.tail as usize) {
-            Some(tail) => tail.next.store(other.head, Relaxed),
-            None => self.head = other.head,
-        }
-        self.tail = other.tail;
-        self.count += other.count;
-        (other.head, other.tail, other.count) = (NONE, NONE, 0);
-    }
-}
-
-impl Drop for FrameChain {
-    fn drop(&mut self) {
-        while let Some(frame) = self.pop() {
-            drop(frame);
-        }
+        NetFrame { index: self.index, len: len.min(FRAME_BYTES) as u16, extras: self.extras }
     }
 }
 
