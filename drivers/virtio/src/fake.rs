@@ -6,7 +6,9 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 
 use crate::layout::QueueLayout;
-use crate::queue::{DEVICE_WRITES, NEXT, NO_INTERRUPT, NO_NOTIFY, RingMemory, passes};
+use crate::queue::{
+    DEVICE_WRITES, INDIRECT, NEXT, NO_INTERRUPT, NO_NOTIFY, PacketMemory, RingMemory, Segment, passes,
+};
 
 /// Queue memory that both sides see.
 #[derive(Clone, Debug)]
@@ -81,6 +83,13 @@ pub struct FakeBuffer {
     pub device_writes: bool,
 }
 
+/// A plain number is the token of a packet of one piece.
+impl PacketMemory for u32 {
+    fn behind(&self, _: usize) -> Option<Segment> {
+        None
+    }
+}
+
 /// A device that follows the specification.
 pub struct FakeDevice {
     pub memory: FakeMemory,
@@ -104,14 +113,27 @@ impl FakeDevice {
         self.seen = self.seen.wrapping_add(1);
         let mut buffers = Vec::new();
         let mut index = head;
+        // Where descriptors are read from now, and how many there are.
+        let (mut table, mut count) = (self.layout.descriptor(0), self.layout.size().get());
         loop {
-            let at = self.layout.descriptor(index);
+            assert!(index < count, "descriptor {index} of {count}");
+            let at = table + 16 * usize::from(index);
+            let address = u64::from_le_bytes(self.memory.read(at));
+            let bytes = self.memory.read_u32(at + 8);
             let flags = self.memory.read_u16(at + 12);
-            buffers.push(FakeBuffer {
-                address: u64::from_le_bytes(self.memory.read(at)),
-                bytes: self.memory.read_u32(at + 8),
-                device_writes: flags & DEVICE_WRITES != 0,
-            });
+            if flags & INDIRECT != 0 {
+                assert!(buffers.is_empty() && flags & NEXT == 0, "an indirect descriptor stands alone here");
+                table = usize::try_from(address - DEVICE_BASE).expect("inside the queue's memory");
+                count = u16::try_from(bytes / 16).expect("a table's length");
+                assert!(
+                    bytes.is_multiple_of(16) && count <= self.layout.size().get(),
+                    "{bytes} bytes of table"
+                );
+                index = 0;
+                continue;
+            }
+            buffers.push(FakeBuffer { address, bytes, device_writes: flags & DEVICE_WRITES != 0 });
+            assert!(buffers.len() <= self.layout.size().get().into(), "a chain without end");
             if flags & NEXT == 0 {
                 return Some((head, buffers));
             }

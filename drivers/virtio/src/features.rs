@@ -7,6 +7,8 @@ use core::fmt;
 pub struct Features(pub u64);
 
 impl Features {
+    /// The device reads descriptors from tables that a descriptor points to (VIRTIO sec 2.7.5.3).
+    pub const INDIRECT_DESCRIPTORS: Features = Features(1 << 28);
     /// Both sides put an index into the rings and want to hear only when it is passed
     /// (VIRTIO sec 2.7.7.1, 2.7.10).
     pub const EVENT_INDEX: Features = Features(1 << 29);

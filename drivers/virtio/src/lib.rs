@@ -24,7 +24,9 @@ mod restarts;
 
 pub use features::{Features, MissingFeature};
 pub use layout::{QueueLayout, QueueSize};
-pub use queue::{Access, Packet, PacketQueue, QueueFault, RingMemory, Submitted, Used};
+pub use queue::{
+    Access, Packet, PacketMemory, PacketQueue, QueueFault, RingMemory, Segment, Submitted, Used,
+};
 pub use restarts::{FORGIVEN_EVERY_NS, MAX_RESTARTS, Restarts};
 
 /// Bits of the device status field (VIRTIO sec 2.1).

@@ -1,18 +1,23 @@
 //! A split queue of packets: who owns which buffer, and what may be believed of the device.
 //!
-//! Every packet takes two descriptors: its virtio header, in the queue's own memory, and the
-//! packet, in its frame from the first byte on. So the queue is one of *slots*: slot `s` is
-//! always descriptors `2s` and `2s + 1`, all of both but the frame's address and length is
-//! written once, and the device never names anything but an even descriptor of a slot in flight.
-//! Nothing the device can write is read back as a place in memory.
+//! A packet is its virtio header, in the queue's own memory, and one piece or more, in frames from
+//! their first byte on (and in pages, on their way out). So the queue is one of *slots*, each with
+//! descriptors of its own ([`QueueLayout`]). All of them but the pieces' addresses and lengths is
+//! written once, as long as the packets of a slot have as many pieces as the one before: a slot
+//! for one piece and one for six cost what they did the last time. The device never names anything
+//! but the first descriptor of a slot in flight. Nothing the device can write is read back as a
+//! place in memory.
 //!
 //! A slot in flight holds the caller's token `T`, the memory's owner. It comes back when the
 //! device returns the slot, or by [`PacketQueue::reset`] once the device has been reset; there
 //! is no third way, so memory the device may still write to cannot be given to anyone.
 //!
-//! Not taken: indirect descriptors (one more memory read for the device, no gain for chains of
-//! two), and a header in front of the packet in the same frame (the packet would not start at
-//! byte 0, on which netblk's path rests).
+//! Not taken: indirect descriptors for packets of one piece (one more memory read for the device,
+//! no gain for chains of two); a header in front of the packet in the same frame (the packet would
+//! not start at byte 0, on which netblk's path rests); and for the same reason mergeable receive
+//! buffers (VIRTIO sec 5.1.6.4), whose second and later buffers carry data where the first has its
+//! header: either the header lies before the packet in its frame, or 12 bytes of data lie where
+//! headers do. A jumbo packet is received into a chain of frames instead.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -25,6 +30,7 @@ use crate::net::HEADER_BYTES;
 /// Descriptor flags (VIRTIO sec 2.7.5).
 pub(crate) const NEXT: u16 = 1;
 pub(crate) const DEVICE_WRITES: u16 = 2;
+pub(crate) const INDIRECT: u16 = 4;
 /// Available-ring flag: no interrupts, please (VIRTIO sec 2.7.7).
 pub(crate) const NO_INTERRUPT: u16 = 1;
 /// Used-ring flag: no notifications, please (VIRTIO sec 2.7.10).
@@ -53,9 +59,24 @@ pub enum Access {
     DeviceWrites,
 }
 
+/// A contiguous piece of memory, as the device sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    pub device_address: u64,
+    pub bytes: u32,
+}
+
+/// A token that knows what its packet has behind the first piece.
+pub trait PacketMemory {
+    /// The piece that is `place`-th behind the first, counted from 0; `None` beyond the last. A
+    /// packet has no more pieces than its queue is laid out for.
+    fn behind(&self, place: usize) -> Option<Segment>;
+}
+
 /// Memory to hand to the device, and the token that owns it.
 #[derive(Debug)]
 pub struct Packet<T> {
+    /// The first piece.
     pub device_address: u64,
     pub bytes: u32,
     pub token: T,
@@ -114,9 +135,13 @@ impl fmt::Display for QueueFault {
 
 impl core::error::Error for QueueFault {}
 
-struct InFlight<T> {
-    token: T,
+struct Slot<T> {
+    /// While the device has the slot.
+    token: Option<T>,
+    /// Bytes of the pieces together.
     bytes: u32,
+    /// Pieces for which the slot's descriptors are linked.
+    linked: u16,
 }
 
 /// The driver's side of one split queue of packets.
@@ -125,7 +150,7 @@ pub struct PacketQueue<M, T> {
     layout: QueueLayout,
     access: Access,
     event_index: bool,
-    slots: Box<[Option<InFlight<T>>]>,
+    slots: Box<[Slot<T>]>,
     /// Slots not in flight; never more than there are, so pushing does not allocate.
     free: Vec<u16>,
     /// Free-running: packets made available since the queue was set up.
@@ -135,16 +160,16 @@ pub struct PacketQueue<M, T> {
     fault: Option<QueueFault>,
 }
 
-impl<M: RingMemory, T> PacketQueue<M, T> {
+impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
     /// A queue in `memory`, which is zeroed and holds at least `layout.bytes()`.
     pub fn new(memory: M, layout: QueueLayout, access: Access, event_index: bool) -> Self {
-        let slots = layout.size().get() / 2;
+        let slots = layout.slots();
         let mut queue = PacketQueue {
             memory,
             layout,
             access,
             event_index,
-            slots: (0..slots).map(|_| None).collect(),
+            slots: (0..slots).map(|_| Slot { token: None, bytes: 0, linked: 1 }).collect(),
             free: Vec::with_capacity(usize::from(slots)),
             made_available: 0,
             taken: 0,
@@ -156,13 +181,15 @@ impl<M: RingMemory, T> PacketQueue<M, T> {
 
     /// Writes what stays the same for the queue's life, and starts the indices at zero.
     fn set_up(&mut self) {
-        let writes = if self.access == Access::DeviceWrites { DEVICE_WRITES } else { 0 };
         self.free.clear();
         // Slot 0 is used first: a queue that is never full keeps to few cache lines.
         for slot in (0..self.slot_count()).rev() {
-            let header = self.memory.device_address(self.layout.header(slot));
-            self.write_descriptor(2 * slot, header, HEADER_BYTES, NEXT | writes, 2 * slot + 1);
-            self.write_descriptor(2 * slot + 1, 0, 0, writes, 0);
+            self.link_one(slot);
+            if self.layout.is_indirect() {
+                let header = self.memory.device_address(self.layout.header(slot));
+                let at = self.layout.table_entry(slot, 0);
+                self.write_descriptor(at, header, HEADER_BYTES, NEXT | self.writes(), 1);
+            }
             self.free.push(slot);
         }
         (self.made_available, self.taken, self.fault) = (0, 0, None);
@@ -174,12 +201,70 @@ impl<M: RingMemory, T> PacketQueue<M, T> {
         self.memory.store_release_u16(self.layout.available_index(), 0);
     }
 
-    fn write_descriptor(&self, index: u16, address: u64, bytes: u32, flags: u16, next: u16) {
-        let at = self.layout.descriptor(index);
+    /// The flag of a descriptor that the device writes to, in a queue whose descriptors are.
+    fn writes(&self) -> u16 {
+        if self.access == Access::DeviceWrites { DEVICE_WRITES } else { 0 }
+    }
+
+    fn write_descriptor(&self, at: usize, address: u64, bytes: u32, flags: u16, next: u16) {
         self.memory.write_u64(at, address);
         self.memory.write_u32(at + 8, bytes);
         self.memory.write_u16(at + 12, flags);
         self.memory.write_u16(at + 14, next);
+    }
+
+    /// Links a slot's descriptors for a packet of one piece: its header, and the piece to come.
+    fn link_one(&mut self, slot: u16) {
+        let first = self.layout.head(slot);
+        let header = self.memory.device_address(self.layout.header(slot));
+        let writes = self.writes();
+        self.write_descriptor(self.layout.descriptor(first), header, HEADER_BYTES, NEXT | writes, first + 1);
+        self.write_descriptor(self.layout.descriptor(first + 1), 0, 0, writes, 0);
+        self.slots[usize::from(slot)].linked = 1;
+    }
+
+    /// Writes a packet's pieces into its slot's descriptors. Returns their bytes together.
+    fn describe(&mut self, slot: u16, packet: &Packet<T>) -> u32 {
+        let linked = self.slots[usize::from(slot)].linked;
+        let Some(second) = packet.token.behind(0) else {
+            if linked != 1 {
+                self.link_one(slot);
+            }
+            let at = self.layout.descriptor(self.layout.head(slot) + 1);
+            self.memory.write_u64(at, packet.device_address);
+            self.memory.write_u32(at + 8, packet.bytes);
+            return packet.bytes;
+        };
+        let first = Segment { device_address: packet.device_address, bytes: packet.bytes };
+        self.describe_several(slot, first, second, &packet.token)
+    }
+
+    fn describe_several(&mut self, slot: u16, first: Segment, second: Segment, token: &T) -> u32 {
+        let indirect = self.layout.is_indirect();
+        let base = if indirect { 0 } else { self.layout.head(slot) };
+        let mut total = 0_u32;
+        let mut pieces = 0;
+        let mut next = Some(first);
+        while let Some(piece) = next {
+            next = if pieces == 0 { Some(second) } else { token.behind(usize::from(pieces)) };
+            pieces += 1;
+            // Beyond this the next slot's descriptors begin.
+            assert!(pieces <= self.layout.segments(), "a packet of more pieces than its queue is for");
+            let place = base + pieces;
+            let at =
+                if indirect { self.layout.table_entry(slot, place) } else { self.layout.descriptor(place) };
+            let link = if next.is_some() { NEXT } else { 0 };
+            self.write_descriptor(at, piece.device_address, piece.bytes, link | self.writes(), place + 1);
+            total = total.saturating_add(piece.bytes);
+        }
+        if indirect && self.slots[usize::from(slot)].linked != pieces {
+            let table = self.memory.device_address(self.layout.table_entry(slot, 0));
+            let bytes = 16 * (1 + u32::from(pieces));
+            let at = self.layout.descriptor(self.layout.head(slot));
+            self.write_descriptor(at, table, bytes, INDIRECT, 0);
+        }
+        self.slots[usize::from(slot)].linked = pieces;
+        total
     }
 
     pub fn memory(&self) -> &M {
@@ -192,7 +277,7 @@ impl<M: RingMemory, T> PacketQueue<M, T> {
 
     /// Packets that can be in flight at once.
     pub fn slot_count(&self) -> u16 {
-        self.layout.size().get() / 2
+        self.layout.slots()
     }
 
     /// Packets that the device has now.
@@ -211,11 +296,11 @@ impl<M: RingMemory, T> PacketQueue<M, T> {
         while self.fault.is_none() && !self.free.is_empty() {
             let Some(packet) = next() else { break };
             let Some(slot) = self.free.pop() else { break };
-            let at = self.layout.descriptor(2 * slot + 1);
-            self.memory.write_u64(at, packet.device_address);
-            self.memory.write_u32(at + 8, packet.bytes);
-            self.slots[usize::from(slot)] = Some(InFlight { token: packet.token, bytes: packet.bytes });
-            self.memory.write_u16(self.layout.available_place(self.made_available), 2 * slot);
+            let bytes = self.describe(slot, &packet);
+            let place = &mut self.slots[usize::from(slot)];
+            (place.token, place.bytes) = (Some(packet.token), bytes);
+            let head = self.layout.head(slot);
+            self.memory.write_u16(self.layout.available_place(self.made_available), head);
             self.made_available = self.made_available.wrapping_add(1);
         }
         let packets = self.made_available.wrapping_sub(before);
@@ -260,24 +345,23 @@ impl<M: RingMemory, T> PacketQueue<M, T> {
         let id = self.memory.read_u32(at);
         let written = self.memory.read_u32(at + 4);
         let unknown = QueueFault::UnknownDescriptor { id };
-        if !id.is_multiple_of(2) {
-            return Err(unknown);
-        }
-        let slot = u16::try_from(id / 2).map_err(|_| unknown)?;
+        let slot = self.layout.slot_of(id).ok_or(unknown)?;
         let place = self.slots.get_mut(usize::from(slot)).ok_or(unknown)?;
-        let room = match (self.access, &*place) {
-            (_, None) => return Err(QueueFault::NotInFlight { slot }),
-            (Access::DeviceWrites, Some(packet)) => HEADER_BYTES.saturating_add(packet.bytes),
+        if place.token.is_none() {
+            return Err(QueueFault::NotInFlight { slot });
+        }
+        let room = match self.access {
+            Access::DeviceWrites => HEADER_BYTES.saturating_add(place.bytes),
             // Nothing to write: the length has no meaning (VIRTIO sec 2.7.8).
-            (Access::DeviceReads, Some(_)) => u32::MAX,
+            Access::DeviceReads => u32::MAX,
         };
         if written > room {
             return Err(QueueFault::Overrun { written, room });
         }
-        let packet = place.take().ok_or(QueueFault::NotInFlight { slot })?;
+        let token = place.token.take().ok_or(QueueFault::NotInFlight { slot })?;
         self.taken = self.taken.wrapping_add(1);
         self.free.push(slot);
-        Ok(Used { token: packet.token, written: written.checked_sub(HEADER_BYTES) })
+        Ok(Used { token, written: written.checked_sub(HEADER_BYTES) })
     }
 
     /// Packets the device claims to have returned and that were not taken yet.
@@ -314,8 +398,8 @@ impl<M: RingMemory, T> PacketQueue<M, T> {
     /// returned here.
     pub fn reset(&mut self, mut reclaim: impl FnMut(T)) {
         for slot in &mut self.slots {
-            if let Some(packet) = slot.take() {
-                reclaim(packet.token);
+            if let Some(token) = slot.token.take() {
+                reclaim(token);
             }
         }
         self.set_up();
