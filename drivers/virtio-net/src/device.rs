@@ -22,7 +22,7 @@ use core::sync::atomic::{
 
 use kcore::dma::DmaBuffer;
 use kcore::event::Event;
-use kcore::frame::{DeviceFrame, FrameChain};
+use kcore::frame::{FRAME_BYTES, FrameChain, MAX_PIECES};
 use kcore::irq::{self, Interrupt, IrqError};
 use kcore::memory::OutOfMemory;
 use kcore::net::{NetDevice, NetStats, Receiver};
@@ -38,7 +38,7 @@ use virtio_driver::{
 };
 
 use crate::counters::{Counters, add};
-use crate::memory::{FrameQueue, QueueMemory};
+use crate::memory::{CardPacket, FrameQueue, QueueMemory};
 use crate::receive::{self, Batch, ReceiveSide};
 use crate::registers::Registers;
 use crate::transmit::{self, TransmitSide};
@@ -47,12 +47,14 @@ use crate::transmit::{self, TransmitSide};
 const RETRY_NS: u64 = 10_000_000;
 
 const REQUIRED: Features = Features::VERSION_1.with(net::MAC);
-const WANTED: Features = Features::EVENT_INDEX.with(net::MTU).with(net::STATUS);
+const WANTED: Features =
+    Features::EVENT_INDEX.with(Features::INDIRECT_DESCRIPTORS).with(net::MTU).with(net::STATUS);
 
 const DEFAULT_MTU: u16 = 1500;
 const ETHERNET_HEADER_BYTES: usize = 14;
-/// What one frame of the pool holds behind an Ethernet header.
-const MAX_MTU: u16 = (kcore::frame::FRAME_BYTES - ETHERNET_HEADER_BYTES) as u16;
+/// The usual jumbo packet. No card is given room for more.
+const MAX_MTU: u16 = 9000;
+const _: () = assert!(frames_per_packet(MAX_MTU) <= MAX_PIECES);
 /// The least an IPv4 link must carry (RFC 791 section 3.2).
 const MIN_MTU: u16 = 68;
 
@@ -60,6 +62,11 @@ const MIN_MTU: u16 = 68;
 /// their own where the card has two.
 const QUEUE_VECTOR: u16 = 0;
 const CONFIG_VECTOR: u16 = 1;
+
+/// Frames that the longest packet of a link takes.
+const fn frames_per_packet(mtu: u16) -> usize {
+    (ETHERNET_HEADER_BYTES + mtu as usize).div_ceil(FRAME_BYTES)
+}
 
 /// Why a card could not be brought up.
 #[derive(Debug)]
@@ -71,7 +78,7 @@ pub enum StartError {
     FeaturesRefused,
     /// The card does not finish its reset.
     ResetTimedOut,
-    /// The card has no such queue, or one too short.
+    /// The card has no such queue, or one too short for the packets of its link.
     NoQueue(u16),
     /// The card cannot connect a queue with an interrupt.
     NoVector,
@@ -143,6 +150,7 @@ pub struct VirtioNet {
     features: Features,
     mac: [u8; 6],
     mtu: u16,
+    max_segments: usize,
     receive: SpinLock<ReceiveSide>,
     transmit: SpinLock<TransmitSide>,
     receiver: SpinLock<Option<Arc<dyn Receiver>>>,
@@ -175,13 +183,18 @@ impl VirtioNet {
             return Err(StartError::ResetTimedOut);
         }
         let (features, mtu) = negotiate(&registers)?;
-        let layout = |queue, limit| {
+        let indirect = features.contains(Features::INDIRECT_DESCRIPTORS);
+        let layout = |queue, limit, segments: usize| {
             QueueSize::largest(registers.queue_limit(queue), limit)
-                .map(QueueLayout::new)
+                .map(|size| QueueLayout::scattered(size, segments as u16, indirect))
                 .ok_or(StartError::NoQueue(queue))
         };
-        let receive_layout = layout(net::RECEIVE_QUEUE, receive::DESCRIPTORS)?;
-        let transmit_layout = layout(net::TRANSMIT_QUEUE, transmit::DESCRIPTORS)?;
+        let frames_per_packet = frames_per_packet(mtu);
+        let receive_layout = layout(net::RECEIVE_QUEUE, receive::DESCRIPTORS, frames_per_packet)?;
+        if usize::from(receive_layout.segments()) < frames_per_packet {
+            return Err(StartError::NoQueue(net::RECEIVE_QUEUE));
+        }
+        let transmit_layout = layout(net::TRANSMIT_QUEUE, transmit::descriptors(indirect), MAX_PIECES)?;
         let msix = function.msix_setup()?;
         let config_vector = (msix.count() > CONFIG_VECTOR).then_some(CONFIG_VECTOR);
         let new_queue = |layout: QueueLayout, access, what| -> Result<FrameQueue, OutOfMemory> {
@@ -205,7 +218,12 @@ impl VirtioNet {
             registers,
             features,
             mtu,
-            receive: SpinLock::new(ReceiveSide { queue: receive_queue, doorbell: receive_doorbell }),
+            max_segments: transmit_layout.segments().into(),
+            receive: SpinLock::new(ReceiveSide {
+                queue: receive_queue,
+                doorbell: receive_doorbell,
+                frames_per_packet,
+            }),
             transmit: SpinLock::new(TransmitSide::new(transmit_queue, transmit_doorbell)),
             receiver: SpinLock::new(None),
             health: AtomicU8::new(Health::Running as u8),
@@ -285,7 +303,7 @@ impl VirtioNet {
         let [a, b, c, d, e, f] = self.mac;
         log::info!(
             "{}: virtio-net at {}, {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, MTU {}, {} receive and {} transmit \
-             frames, {}, interrupts on CPU {}, link {}",
+             packets, {}, interrupts on CPU {}, link {}",
             self.name,
             self.function.address,
             self.mtu,
@@ -446,7 +464,7 @@ impl VirtioNet {
 
 /// Takes every frame back. Only when the card cannot reach memory any more.
 fn reclaim_all(receive: &mut ReceiveSide, transmit: &mut TransmitSide) {
-    let free = |frame: DeviceFrame| drop(frame.reclaim(0));
+    let free = |packet: CardPacket| drop(packet.0.reclaim(0));
     receive.queue.reset(free);
     transmit.queue.reset(free);
 }
@@ -460,7 +478,7 @@ fn negotiate(registers: &Registers) -> Result<(Features, u16), StartError> {
     if features.contains(net::MTU) {
         match registers.mtu() {
             offered @ MIN_MTU..=MAX_MTU => mtu = offered,
-            // Packets that no frame holds: not accepting the feature leaves the usual 1500
+            // Packets for which no room is made: not accepting the feature leaves the usual 1500
             // (VIRTIO sec 5.1.4.2).
             _ => features = features.without(net::MTU),
         }
@@ -482,6 +500,10 @@ impl NetDevice for VirtioNet {
 
     fn mtu(&self) -> u16 {
         self.mtu
+    }
+
+    fn max_segments(&self) -> usize {
+        self.max_segments
     }
 
     fn transmit(&self, chain: &mut FrameChain) -> usize {

@@ -4,6 +4,10 @@
 //! pool, at byte 0, and sent from one; the virtio header lies in the queue's own memory
 //! (`virtio_driver::PacketQueue`). What follows from that:
 //!
+//! - **A packet of several pieces** is one chain of descriptors, from an indirect table where the
+//!   card reads them: an answer out of a shared page, or a jumbo packet, which is received into as
+//!   many frames as the longest of the link may take. A short packet fills the first of them; the
+//!   others go back into the ring at once.
 //! - **Receiving** never gives the last buffer away. A received frame is delivered only if the
 //!   pool has another to take its place; otherwise it goes back into the ring and the packet is a
 //!   counted drop. So the ring is full at all times and needs no one to tell it that the pool has
@@ -11,10 +15,10 @@
 //! - **Interrupts** are for the first packet of a burst. The handler raises a softirq, which takes
 //!   packets in bounded batches with the card's interrupts off and turns them on again only when
 //!   the ring is empty, looking once more after that.
-//! - **Sending** is one lock and at most one doorbell for a whole chain. Up to 32 frames are with
-//!   the card; a backlog in software takes what does not fit. Sent frames are taken back when the
-//!   next are sent, so the card is asked for a transmit interrupt only while a backlog waits, and
-//!   then for one per half ring.
+//! - **Sending** is one lock and at most one doorbell for a whole chain. Up to 32 packets are
+//!   with the card; a backlog in software takes what does not fit. Sent frames are taken back when
+//!   the next are sent, so the card is asked for a transmit interrupt only while a backlog waits,
+//!   and then for one per half ring.
 //! - **A card that lies** (`virtio_driver::QueueFault`) or asks for it is reset and set up again,
 //!   `virtio_driver::MAX_RESTARTS` times, of which one an hour is forgiven; past that it stays
 //!   down. Its frames come back in either case, because they are taken only after the reset was

@@ -2,10 +2,21 @@
 
 use kcore::dma::DmaBuffer;
 use kcore::frame::DeviceFrame;
-use virtio_driver::{PacketQueue, RingMemory};
+use virtio_driver::{PacketMemory, PacketQueue, RingMemory, Segment};
 
 /// A queue whose packets are pool frames.
-pub(crate) type FrameQueue = PacketQueue<QueueMemory, DeviceFrame>;
+pub(crate) type FrameQueue = PacketQueue<QueueMemory, CardPacket>;
+
+/// A packet that the card has.
+pub(crate) struct CardPacket(pub DeviceFrame);
+
+impl PacketMemory for CardPacket {
+    fn behind(&self, place: usize) -> Option<Segment> {
+        let segment = self.0.piece_behind(place)?;
+        // A piece lies in a page.
+        Some(Segment { device_address: segment.phys.as_u64(), bytes: segment.bytes as u32 })
+    }
+}
 
 /// The memory of one queue, shared with the card for good.
 pub(crate) struct QueueMemory(pub DmaBuffer);

@@ -4,18 +4,21 @@ use kcore::frame::{FRAME_BYTES, FrameChain, NetFrame};
 use virtio_driver::{Packet, QueueFault};
 
 use crate::counters::{Counters, add};
-use crate::memory::FrameQueue;
+use crate::memory::{CardPacket, FrameQueue};
 use crate::registers::{Doorbell, Registers};
 
 /// Packets taken in one go before others on this CPU get a turn.
 pub(crate) const BATCH: usize = 64;
 
-/// Descriptors of the queue: 128 frames, each with its header.
+/// Descriptors of the queue: 128 packets, each with its header; a quarter of that for jumbo packets
+/// where the card does not read indirect tables.
 pub(crate) const DESCRIPTORS: u16 = 256;
 
 pub(crate) struct ReceiveSide {
     pub queue: FrameQueue,
     pub doorbell: Doorbell,
+    /// Frames that the longest packet of the link takes.
+    pub frames_per_packet: usize,
 }
 
 /// What one look at the queue brought.
@@ -33,7 +36,8 @@ impl ReceiveSide {
     pub fn take(&mut self, registers: &Registers, counters: &Counters) -> Result<Batch, QueueFault> {
         self.queue.disarm_interrupt();
         let mut frames = FrameChain::new();
-        let mut replacements = FrameChain::new();
+        // For the card, in place of what it returned.
+        let mut spare = FrameChain::new();
         let mut taken = 0;
         let mut bytes = 0;
         let mut outcome = Ok(());
@@ -47,38 +51,34 @@ impl ReceiveSide {
                 }
             };
             taken += 1;
-            // The queue has checked that `written` fits the frame. Nothing in it yet: a packet of
+            // The queue has checked that `written` fits the frames. Nothing in it yet: a packet of
             // a length that the card never wrote must not show the frame's last contents.
-            let frame = used.token.reclaim(used.written.unwrap_or(0) as usize);
-            if frame.is_empty() {
+            let written = used.written.unwrap_or(0) as usize;
+            let packet = used.token.0.reclaim_received(written, &mut spare);
+            if packet.is_empty() {
                 add(&counters.rx_errors, 1);
-                replacements.push(frame);
-                continue;
-            }
-            match NetFrame::alloc() {
-                Some(replacement) => {
-                    replacements.push(replacement);
-                    bytes += frame.len() as u64;
-                    frames.push(frame);
-                }
-                None => {
-                    add(&counters.rx_dropped, 1);
-                    replacements.push(frame);
-                }
+                put_back(packet, &mut spare);
+            } else if replace(packet.piece_count(), &mut spare) {
+                bytes += packet.total_len() as u64;
+                frames.push(packet);
+            } else {
+                add(&counters.rx_dropped, 1);
+                put_back(packet, &mut spare);
             }
         }
         outcome?;
-        self.refill(replacements, registers, counters);
+        self.refill(spare, registers, counters);
         Ok(Batch { frames, bytes, full: taken == BATCH })
     }
 
-    /// Gives the card `frames`, and more from the pool as long as there is room. Returns how many
-    /// it has then.
-    pub fn refill(&mut self, mut frames: FrameChain, registers: &Registers, counters: &Counters) -> u16 {
+    /// Gives the card `spare` frames, and more from the pool as long as there is room. Returns how
+    /// many packets it can receive then.
+    pub fn refill(&mut self, mut spare: FrameChain, registers: &Registers, counters: &Counters) -> u16 {
+        let frames_per_packet = self.frames_per_packet;
         let submitted = self.queue.submit(|| {
-            let frame = frames.pop().or_else(NetFrame::alloc)?.into_device();
-            let device_address = frame.phys().as_u64();
-            Some(Packet { device_address, bytes: FRAME_BYTES as u32, token: frame })
+            let packet = room_for_a_packet(frames_per_packet, &mut spare)?.into_device();
+            let device_address = packet.phys().as_u64();
+            Some(Packet { device_address, bytes: FRAME_BYTES as u32, token: CardPacket(packet) })
         });
         if submitted.notify {
             add(&counters.doorbells, 1);
@@ -86,4 +86,34 @@ impl ReceiveSide {
         }
         self.queue.in_flight()
     }
+}
+
+/// Takes `count` frames from the pool in place of as many that are to be delivered. What there was
+/// is in `spare` in any case.
+fn replace(count: usize, spare: &mut FrameChain) -> bool {
+    for _ in 0..count {
+        match NetFrame::alloc() {
+            Some(frame) => spare.push(frame),
+            None => return false,
+        }
+    }
+    true
+}
+
+/// Takes a packet apart: nobody gets it.
+fn put_back(mut packet: NetFrame, spare: &mut FrameChain) {
+    spare.append(&mut packet.detach());
+    spare.push(packet);
+}
+
+/// A head with as many whole frames behind it as the longest packet may need.
+fn room_for_a_packet(frames: usize, spare: &mut FrameChain) -> Option<NetFrame> {
+    let mut next = || spare.pop().or_else(NetFrame::alloc);
+    let mut head = next()?;
+    for _ in 1..frames {
+        let mut frame = next()?;
+        frame.set_len(FRAME_BYTES);
+        head.attach_frame(frame).ok()?;
+    }
+    Some(head)
 }

@@ -1,14 +1,20 @@
 //! The transmit queue and the backlog before it.
 
-use kcore::frame::{FrameChain, NetFrame};
+use kcore::frame::{FrameChain, MAX_PIECES, NetFrame};
 use virtio_driver::{Packet, QueueFault};
 
 use crate::counters::{Counters, add};
-use crate::memory::FrameQueue;
+use crate::memory::{CardPacket, FrameQueue};
 use crate::registers::{Doorbell, Registers};
 
-/// Descriptors of the queue: 32 frames, each with its header.
-pub(crate) const DESCRIPTORS: u16 = 64;
+/// Packets with the card at once, as far as its queue allows.
+const SLOTS: u16 = 32;
+
+/// Descriptors of the queue for that many: a header and a piece each, and more only where the card
+/// does not read the further pieces of a packet from indirect tables.
+pub(crate) const fn descriptors(indirect: bool) -> u16 {
+    if indirect { 2 * SLOTS } else { (1 + MAX_PIECES as u16).next_power_of_two() * SLOTS }
+}
 
 /// Frames that may wait for a place in the ring: a whole server's worth of answers (256) on top
 /// of other traffic. At a gigabit they are gone in 4 ms.
@@ -31,11 +37,13 @@ impl TransmitSide {
     /// Takes frames from the chain as long as the backlog has room. A frame that the link cannot
     /// carry is taken and dropped.
     pub fn accept(&mut self, chain: &mut FrameChain, longest_bytes: usize, counters: &Counters) -> usize {
+        let segments = usize::from(self.queue.layout().segments());
         let mut taken = 0;
         while self.backlog.len() < BACKLOG_LIMIT {
             let Some(frame) = chain.pop() else { break };
             taken += 1;
-            if (HEADER_BYTES..=longest_bytes).contains(&frame.len()) && frame.piece_count() == 1 {
+            let fits = frame.len() >= HEADER_BYTES && frame.total_len() <= longest_bytes;
+            if fits && frame.piece_count() <= segments {
                 self.backlog.push(frame);
             } else {
                 add(&counters.tx_dropped, 1);
@@ -69,7 +77,7 @@ impl TransmitSide {
     /// Frees the frames that the card has sent.
     pub fn reclaim(&mut self) -> Result<(), QueueFault> {
         while let Some(used) = self.queue.take_used()? {
-            drop(used.token.reclaim(0));
+            drop(used.token.0.reclaim(0));
         }
         Ok(())
     }
@@ -78,11 +86,12 @@ impl TransmitSide {
         let backlog = &mut self.backlog;
         let mut bytes = 0;
         let submitted = self.queue.submit(|| {
-            let frame: NetFrame = backlog.pop()?;
-            bytes += frame.len() as u64;
-            let length = frame.len() as u32;
-            let frame = frame.into_device();
-            Some(Packet { device_address: frame.phys().as_u64(), bytes: length, token: frame })
+            let packet: NetFrame = backlog.pop()?;
+            bytes += packet.total_len() as u64;
+            let head_bytes = packet.len() as u32;
+            let packet = packet.into_device();
+            let device_address = packet.phys().as_u64();
+            Some(Packet { device_address, bytes: head_bytes, token: CardPacket(packet) })
         });
         add(&counters.tx_frames, submitted.packets.into());
         add(&counters.tx_bytes, bytes);

@@ -90,6 +90,13 @@ impl PacketMemory for u32 {
     }
 }
 
+/// As a plain number of 32 bits.
+impl PacketMemory for u64 {
+    fn behind(&self, _: usize) -> Option<Segment> {
+        None
+    }
+}
+
 /// A device that follows the specification.
 pub struct FakeDevice {
     pub memory: FakeMemory,
