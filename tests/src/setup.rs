@@ -1,6 +1,7 @@
 //! The description of a node, before it runs.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use xtask::archive::{self, Source};
@@ -32,6 +33,7 @@ pub struct Setup {
     loader: Loader,
     command_line: String,
     disk_bytes: Option<u64>,
+    disk_file: Option<(PathBuf, &'static str)>,
     disk_read_only: bool,
     sector_bytes: u32,
     faults: Vec<DiskFault>,
@@ -52,6 +54,7 @@ impl Setup {
             loader: Loader::Pvh,
             command_line: String::new(),
             disk_bytes: Some(64 << 20),
+            disk_file: None,
             disk_read_only: false,
             sector_bytes: 512,
             faults: Vec::new(),
@@ -108,6 +111,12 @@ impl Setup {
 
     pub fn without_disk(mut self) -> Setup {
         self.disk_bytes = None;
+        self
+    }
+
+    /// A disk that exists already, as a file of this format, instead of an empty one.
+    pub fn disk_file(mut self, path: &Path, format: &'static str) -> Setup {
+        self.disk_file = Some((path.to_owned(), format));
         self
     }
 
@@ -186,7 +195,10 @@ impl Setup {
         machine.disk_faults = self.faults;
         machine.disk_read_only = self.disk_read_only;
         machine.sector_bytes = self.sector_bytes;
-        if let Some(bytes) = self.disk_bytes {
+        if let Some((path, format)) = self.disk_file {
+            machine.disk = Some(path);
+            machine.disk_format = format;
+        } else if let Some(bytes) = self.disk_bytes {
             let path = folder.join("disk.img");
             disk::ensure_image(&path, bytes)?;
             machine.disk = Some(path);

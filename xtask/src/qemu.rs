@@ -88,6 +88,8 @@ pub struct Machine {
     pub boot: Boot,
     /// None: a machine without a disk.
     pub disk: Option<PathBuf>,
+    /// How the disk's file is to be read: `raw`, or a format of QEMU's with a cache of its own.
+    pub disk_format: &'static str,
     pub disk_faults: Vec<DiskFault>,
     pub disk_read_only: bool,
     pub sector_bytes: u32,
@@ -115,6 +117,7 @@ impl Machine {
             instruction_ns_log2: None,
             boot,
             disk: None,
+            disk_format: "raw",
             disk_faults: Vec::new(),
             disk_read_only: false,
             sector_bytes: 512,
@@ -220,8 +223,10 @@ impl Machine {
     fn disk_arguments(&self, disk: &Path, arguments: &mut Arguments) -> Result<()> {
         let read_only = if self.disk_read_only { "on" } else { "off" };
         // blkdebug passes everything through but what it is told to fail; a running machine can be given breakpoints.
-        let mut drive =
-            format!("if=none,id=disk0,format=raw,readonly={read_only},discard=unmap,file.driver=blkdebug");
+        let format = self.disk_format;
+        let mut drive = format!(
+            "if=none,id=disk0,format={format},readonly={read_only},discard=unmap,file.driver=blkdebug"
+        );
         drive.push_str(&format!(",file.image.driver=file,file.image.filename={}", escape(disk)?));
         for (number, fault) in self.disk_faults.iter().enumerate() {
             let event = if fault.on_write { "write_aio" } else { "read_aio" };

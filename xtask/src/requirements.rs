@@ -64,6 +64,12 @@ pub const OVMF: Requirement = Requirement {
     arch: "edk2-ovmf",
     ..same_everywhere(Program::File("/usr/share/OVMF/OVMF_CODE.fd"), "ovmf")
 };
+pub const QEMU_IMG: Requirement = Requirement {
+    fedora: "qemu-img",
+    arch: "qemu-img",
+    brew: "qemu",
+    ..same_everywhere(Program::OnPath("qemu-img"), "qemu-utils")
+};
 pub const DOSFSTOOLS: Requirement = same_everywhere(Program::File("/usr/sbin/mkfs.fat"), "dosfstools");
 pub const E2FSPROGS: Requirement = same_everywhere(Program::File("/usr/sbin/mkfs.ext4"), "e2fsprogs");
 

@@ -65,6 +65,11 @@ const SUITES: &[Suite] = &[
         what: "no instruction touches the data, by counting instructions",
         kind: Kind::Stories,
     },
+    Suite {
+        name: "power",
+        what: "what was promised to be on the disk is there after a power cut",
+        kind: Kind::Stories,
+    },
     Suite { name: "hv", what: "guests and their network", kind: Kind::Stories },
     Suite { name: "guest_life", what: "guests that start, stop and reset in any order", kind: Kind::Stories },
     Suite { name: "hostile", what: "bad configuration, frames, disks and guests", kind: Kind::Stories },
@@ -160,6 +165,7 @@ const STORY_REQUIREMENTS: &[requirements::Requirement] = &[
     requirements::OVMF,
     requirements::DOSFSTOOLS,
     requirements::E2FSPROGS,
+    requirements::QEMU_IMG,
 ];
 
 /// The workspace's default members are what builds for the host; the stories have suites of their own.
