@@ -3,14 +3,14 @@
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
-use ingress::{Class, Interface, Subnet, classify, dhcp_lease_seconds, verify_udp_checksum};
+use ingress::{Class, Interface, Subnet, classify, classify_packet, dhcp_lease_seconds, verify_udp_checksum};
 use libfuzzer_sys::fuzz_target;
 use netwire::{EthernetFrame, FlowMut, Ipv4Packet, MacAddr, QuotedPacket, checksum};
 
 const US: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 
-fuzz_target!(|input: (bool, Vec<u8>)| {
-    let (seal, mut frame) = input;
+fuzz_target!(|input: (bool, Vec<u8>, u16)| {
+    let (seal, mut frame, behind_bytes) = input;
     let mac = MacAddr([2, 0, 0, 0, 0, 1]);
     // Sealed frames are to us and have a right header checksum, so that what lies behind is reached.
     if seal && frame.len() >= 34 {
@@ -27,12 +27,26 @@ fuzz_target!(|input: (bool, Vec<u8>)| {
             Ok(Class::Udp(meta)) => {
                 assert_eq!(meta.payload_offset, 42);
                 assert_eq!(meta.payload(&frame).len(), meta.payload_bytes);
-                let _ = verify_udp_checksum(&frame);
+                let _ = verify_udp_checksum([&frame[..]]);
             }
             Ok(Class::Icmp(meta)) => {
                 let _ = QuotedPacket::check(&frame[meta.offset..meta.offset + meta.bytes]);
             }
             Ok(_) | Err(_) => {}
+        }
+    }
+    // The same as the first frame of a packet that takes more.
+    if behind_bytes > 0 {
+        let interface = Interface { mac, subnet: Subnet::new(US, 24) };
+        match classify_packet(&frame, behind_bytes.into(), &interface) {
+            Ok(Class::Udp(meta)) => {
+                assert_eq!(meta.payload_offset + meta.payload_bytes, frame.len() + usize::from(behind_bytes));
+                assert_eq!(meta.payload(&frame).len(), frame.len() - meta.payload_offset);
+                let behind = vec![0; behind_bytes.into()];
+                let _ = verify_udp_checksum([&frame[..], &behind[..]]);
+            }
+            Ok(class) => panic!("{class:?} of several frames"),
+            Err(_) => {}
         }
     }
     let _ = dhcp_lease_seconds(&frame);

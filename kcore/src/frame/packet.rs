@@ -110,13 +110,13 @@ impl NetFrame {
     }
 
     /// The pieces, head first, for a device.
-    pub fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+    pub fn segments(&self) -> impl Iterator<Item = Segment> + Clone + '_ {
         let head = Segment { phys: self.phys(), bytes: self.len() };
         core::iter::once(head).chain(behind(self.index, self.extras).map(segment))
     }
 
     /// The pieces, head first, to read.
-    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> + '_ {
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> + Clone + '_ {
         core::iter::once(self.bytes()).chain(behind(self.index, self.extras).map(|piece| {
             let start = match piece {
                 Piece::Frame { index, .. } => pool().address(index).cast_const(),

@@ -13,6 +13,10 @@ use crate::interface::{Interface, is_never_a_host};
 /// The port on which a DHCP client listens (RFC 2131 section 4.1).
 const DHCP_CLIENT_PORT: u16 = 68;
 
+/// The longest frame that anybody but a handler of datagrams gets: 1500 bytes behind the Ethernet
+/// header.
+pub const ORDINARY_FRAME_BYTES: usize = EthernetHeader::LEN + 1500;
+
 /// Who gets a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
@@ -33,15 +37,18 @@ pub enum Class {
 /// A UDP datagram that a handler may have. Holding one (from [`classify`]) proves of the frame it
 /// was made from: addressed to our MAC and IP address and not to a group; from a source that an
 /// answer can be sent to; IPv4 without options or fragments, the header's checksum right; and
-/// `payload_offset + payload_bytes` inside the frame. The UDP checksum has NOT been looked at:
-/// that reads every byte of the payload (see [`verify_udp_checksum`]).
+/// `payload_offset + payload_bytes` inside the frame, or, where the packet takes several frames,
+/// the end of the last of them. The UDP checksum has NOT been looked at: that reads every byte of
+/// the payload (see [`verify_udp_checksum`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpMeta {
     pub source_mac: MacAddr,
     pub source: SocketAddrV4,
     pub local_mac: MacAddr,
     pub destination: SocketAddrV4,
+    /// Where the payload begins, in the first frame.
     pub payload_offset: usize,
+    /// Its length, in all frames together.
     pub payload_bytes: usize,
     /// The field as sent; 0 means "not computed".
     pub checksum: u16,
@@ -58,9 +65,11 @@ impl UdpMeta {
         }
     }
 
-    /// The payload, given the frame that this describes.
+    /// The payload, given the frame that this describes. Of a packet that takes several frames, given
+    /// the first, what that has of it; the rest are all bytes of the others, in their order.
     pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame.get(self.payload_offset..self.payload_offset + self.payload_bytes).unwrap_or(&[])
+        let end = frame.len().min(self.payload_offset + self.payload_bytes);
+        frame.get(self.payload_offset..end).unwrap_or(&[])
     }
 }
 
@@ -78,6 +87,18 @@ pub struct IcmpMeta {
 
 /// Decides who gets a frame that arrived on `interface`.
 pub fn classify(frame: &[u8], interface: &Interface) -> Result<Class, DropReason> {
+    classify_packet(frame, 0, interface)
+}
+
+/// Decides who gets a packet whose first frame is `frame`, and of which `behind_bytes` more lie in
+/// others. A packet that takes several frames is a datagram for a handler ([`Class::Udp`]) or dropped:
+/// nobody else could use it. Its headers lie in the first frame, and its lengths must agree to the
+/// byte, so that a handler need not look for the end of the payload.
+pub fn classify_packet(
+    frame: &[u8],
+    behind_bytes: usize,
+    interface: &Interface,
+) -> Result<Class, DropReason> {
     let ethernet = EthernetFrame::check(frame)?;
     let to_us = ethernet.destination() == interface.mac;
     if !to_us && !ethernet.destination().is_multicast() {
@@ -87,8 +108,9 @@ pub fn classify(frame: &[u8], interface: &Interface) -> Result<Class, DropReason
         return Err(DropReason::BadSource);
     }
     match ethernet.ethertype() {
+        EtherType::ARP if behind_bytes > 0 => Err(DropReason::TooLong),
         EtherType::ARP => classify_arp(&ethernet, interface),
-        EtherType::IPV4 => classify_ipv4(&ethernet, interface, to_us),
+        EtherType::IPV4 => classify_ipv4(&ethernet, behind_bytes, interface, to_us),
         _ => Err(DropReason::OtherProtocol),
     }
 }
@@ -113,10 +135,11 @@ fn classify_arp(ethernet: &EthernetFrame<'_>, interface: &Interface) -> Result<C
 
 fn classify_ipv4(
     ethernet: &EthernetFrame<'_>,
+    behind_bytes: usize,
     interface: &Interface,
     to_us: bool,
 ) -> Result<Class, DropReason> {
-    let packet = Ipv4Packet::check(ethernet.payload())?;
+    let packet = Ipv4Packet::check_first_piece(ethernet.payload(), behind_bytes)?;
     if !packet.verify_checksum() {
         return Err(DropReason::BadChecksum);
     }
@@ -149,8 +172,15 @@ fn classify_ipv4(
     let offset = EthernetHeader::LEN + packet.header_bytes();
     match packet.protocol() {
         IpProtocol::UDP => {
-            let datagram = UdpDatagram::check(packet.payload())?;
-            if packet.has_options() || datagram.destination_port() == DHCP_CLIENT_PORT {
+            let datagram = UdpDatagram::check_first_piece(packet.payload(), behind_bytes)?;
+            let for_library = packet.has_options() || datagram.destination_port() == DHCP_CLIENT_PORT;
+            if behind_bytes > 0 {
+                if for_library {
+                    return Err(DropReason::TooLong);
+                }
+                check_exact(ethernet.payload().len() + behind_bytes, &packet, &datagram)?;
+            }
+            if for_library {
                 return Ok(Class::Library);
             }
             Ok(Class::Udp(UdpMeta {
@@ -159,10 +189,11 @@ fn classify_ipv4(
                 local_mac: interface.mac,
                 destination: SocketAddrV4::new(packet.destination(), datagram.destination_port()),
                 payload_offset: offset + UdpHeader::LEN,
-                payload_bytes: datagram.payload().len(),
+                payload_bytes: datagram.payload_bytes(),
                 checksum: datagram.checksum(),
             }))
         }
+        _ if behind_bytes > 0 => Err(DropReason::TooLong),
         IpProtocol::TCP => TcpSegment::check(packet.payload()).map(|_| Class::Tcp).map_err(Into::into),
         IpProtocol::ICMP => {
             let message = IcmpMessage::check(packet.payload())?;
@@ -179,6 +210,19 @@ fn classify_ipv4(
     }
 }
 
+/// Whether a packet of several frames and its datagram end where the frames do.
+fn check_exact(
+    arrived_bytes: usize,
+    packet: &Ipv4Packet<'_>,
+    datagram: &UdpDatagram<'_>,
+) -> Result<(), DropReason> {
+    let datagram_bytes = UdpHeader::LEN + datagram.payload_bytes();
+    let exact = packet.total_bytes() == arrived_bytes
+        && packet.header_bytes() + datagram_bytes == packet.total_bytes();
+    if exact { Ok(()) } else { Err(DropReason::LyingLength) }
+}
+
+/// Looks at the datagram in the packet's first frame: one that takes more is no DHCP answer.
 fn is_dhcp_answer(packet: &Ipv4Packet<'_>) -> bool {
     packet.protocol() == IpProtocol::UDP
         && !packet.is_fragment()
@@ -186,13 +230,17 @@ fn is_dhcp_answer(packet: &Ipv4Packet<'_>) -> bool {
             .is_ok_and(|datagram| datagram.destination_port() == DHCP_CLIENT_PORT)
 }
 
-/// Whether the UDP checksum of a frame that was classified holds or was not computed. Reads the
-/// whole payload.
-pub fn verify_udp_checksum(frame: &[u8]) -> bool {
+/// Whether the UDP checksum of a packet that was classified, given its frames, holds or was not
+/// computed. Reads the whole payload.
+pub fn verify_udp_checksum<'a>(frames: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>) -> bool {
+    let mut frames = frames.into_iter();
+    let Some(first) = frames.next() else { return false };
+    let behind_bytes = frames.clone().map(<[u8]>::len).sum();
     let verified = || {
-        let packet = Ipv4Packet::check(EthernetFrame::check(frame)?.payload())?;
-        let datagram = UdpDatagram::check(packet.payload())?;
-        Ok::<bool, netwire::Malformed>(datagram.verify_checksum(packet.source(), packet.destination()))
+        let packet = Ipv4Packet::check_first_piece(EthernetFrame::check(first)?.payload(), behind_bytes)?;
+        let datagram = UdpDatagram::check_first_piece(packet.payload(), behind_bytes)?;
+        let holds = datagram.verify_checksum_with(frames, packet.source(), packet.destination());
+        Ok::<bool, netwire::Malformed>(holds)
     };
     verified().unwrap_or(false)
 }

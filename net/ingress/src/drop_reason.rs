@@ -29,8 +29,11 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// The frame ends before a header does.
     TooShort = "too short",
-    /// A length field claims more than arrived, or less than its own header.
+    /// A length field claims more than arrived, or less than its own header; of a packet that takes
+    /// several frames, also less than arrived.
     LyingLength = "lying length",
+    /// A packet longer than an ordinary frame, and not for a handler of datagrams.
+    TooLong = "too long",
     /// The version, address family or operation is none we speak.
     Unsupported = "unsupported",
     /// The checksum of the IPv4 header or of the payload does not hold.

@@ -58,7 +58,14 @@ impl<'a> Ipv4Packet<'a> {
     /// padding and not part of the view. Options are tolerated; a fast path asks
     /// [`Ipv4Packet::has_options`].
     pub fn check(bytes: &'a [u8]) -> Result<Ipv4Packet<'a>, Malformed> {
-        let has = bytes.len();
+        Ipv4Packet::check_first_piece(bytes, 0)
+    }
+
+    /// Checks the first piece of a packet of which `behind_bytes` more lie elsewhere. The header
+    /// must lie in the piece. [`Ipv4Packet::payload`] is then what the piece has of the payload;
+    /// [`Ipv4Packet::total_bytes`] is the whole packet's, and at most what there is.
+    pub fn check_first_piece(bytes: &'a [u8], behind_bytes: usize) -> Result<Ipv4Packet<'a>, Malformed> {
+        let has = bytes.len() + behind_bytes;
         let Some((header, _)) = bytes.split_first_chunk::<{ Ipv4Header::LEN }>() else {
             return Err(Malformed::TooShort { layer: Layer::Ipv4, needs: Ipv4Header::LEN, has });
         };
@@ -82,10 +89,15 @@ impl<'a> Ipv4Packet<'a> {
                 header: header_bytes,
             });
         }
+        let beyond = Malformed::LengthBeyondData { layer: Layer::Ipv4, claims: total_bytes, has };
+        if total_bytes > has {
+            return Err(beyond);
+        }
+        let end = total_bytes.min(bytes.len());
         let (Some(options), Some(payload)) =
-            (bytes.get(Ipv4Header::LEN..header_bytes), bytes.get(header_bytes..total_bytes))
+            (bytes.get(Ipv4Header::LEN..header_bytes), bytes.get(header_bytes..end))
         else {
-            return Err(Malformed::LengthBeyondData { layer: Layer::Ipv4, claims: total_bytes, has });
+            return Err(beyond);
         };
         Ok(Ipv4Packet { header, options, payload })
     }
@@ -150,11 +162,13 @@ impl<'a> Ipv4Packet<'a> {
         Ipv4Header::LEN + self.options.len()
     }
 
+    /// The packet's length, as its header says.
     pub fn total_bytes(&self) -> usize {
-        self.header_bytes() + self.payload.len()
+        usize::from(u16::from_be_bytes([self.header[2], self.header[3]]))
     }
 
-    /// The payload up to the total length, without link padding.
+    /// The payload up to the total length, without link padding; of a packet in pieces, what the
+    /// first has of it.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }

@@ -18,7 +18,14 @@ impl<'a> UdpDatagram<'a> {
     /// Checks an IPv4 packet's payload. Bytes behind the length field are not part
     /// of the view.
     pub fn check(bytes: &'a [u8]) -> Result<UdpDatagram<'a>, Malformed> {
-        let has = bytes.len();
+        UdpDatagram::check_first_piece(bytes, 0)
+    }
+
+    /// Checks the first piece of a datagram of which `behind_bytes` more lie elsewhere. The header
+    /// must lie in the piece. [`UdpDatagram::payload`] is then what the piece has of the payload;
+    /// [`UdpDatagram::payload_bytes`] is the whole one's, and at most what there is.
+    pub fn check_first_piece(bytes: &'a [u8], behind_bytes: usize) -> Result<UdpDatagram<'a>, Malformed> {
+        let has = bytes.len() + behind_bytes;
         let Some((header, rest)) = bytes.split_first_chunk::<{ UdpHeader::LEN }>() else {
             return Err(Malformed::TooShort { layer: Layer::Udp, needs: UdpHeader::LEN, has });
         };
@@ -26,9 +33,10 @@ impl<'a> UdpDatagram<'a> {
         let Some(payload_bytes) = claims.checked_sub(UdpHeader::LEN) else {
             return Err(Malformed::LengthBelowHeader { layer: Layer::Udp, claims, header: UdpHeader::LEN });
         };
-        let Some(payload) = rest.get(..payload_bytes) else {
+        if claims > has {
             return Err(Malformed::LengthBeyondData { layer: Layer::Udp, claims, has });
-        };
+        }
+        let payload = &rest[..payload_bytes.min(rest.len())];
         Ok(UdpDatagram { header, payload })
     }
 
@@ -45,22 +53,50 @@ impl<'a> UdpDatagram<'a> {
         u16::from_be_bytes([self.header[6], self.header[7]])
     }
 
+    fn length(&self) -> u16 {
+        u16::from_be_bytes([self.header[4], self.header[5]])
+    }
+
+    /// The payload; of a datagram in pieces, what the first has of it.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
+    /// Length of the payload, as the header says.
+    pub fn payload_bytes(&self) -> usize {
+        // Checked to be no less than a header.
+        usize::from(self.length()).saturating_sub(UdpHeader::LEN)
+    }
+
     /// Whether the checksum holds or was not computed. Reads the whole payload.
     pub fn verify_checksum(&self, source: Ipv4Addr, destination: Ipv4Addr) -> bool {
+        self.verify_checksum_with(core::iter::empty(), source, destination)
+    }
+
+    /// As [`UdpDatagram::verify_checksum`], of a datagram whose further pieces are `behind`. A
+    /// datagram of which a piece before the last ends at an odd place is none whose checksum holds.
+    pub fn verify_checksum_with<'b>(
+        &self,
+        behind: impl IntoIterator<Item = &'b [u8]>,
+        source: Ipv4Addr,
+        destination: Ipv4Addr,
+    ) -> bool {
         if self.checksum() == 0 {
             return true;
         }
-        let length = u16::from_be_bytes([self.header[4], self.header[5]]);
-        Accumulator::new()
-            .add_pseudo_header(source, destination, IpProtocol::UDP.0, length)
+        let mut sum = Accumulator::new()
+            .add_pseudo_header(source, destination, IpProtocol::UDP.0, self.length())
             .add_bytes(self.header)
-            .add_bytes(self.payload)
-            .sum()
-            == 0xffff
+            .add_bytes(self.payload);
+        let mut last_bytes = self.payload.len();
+        for piece in behind {
+            if !last_bytes.is_multiple_of(2) {
+                return false;
+            }
+            sum = sum.add_bytes(piece);
+            last_bytes = piece.len();
+        }
+        sum.sum() == 0xffff
     }
 }
 

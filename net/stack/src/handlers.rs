@@ -28,7 +28,8 @@ const DHCP_CLIENT_PORT: u16 = 68;
 /// it must not sleep.
 pub trait UdpHandler: Send + Sync {
     /// Takes a datagram. The frame belongs to the handler from here on: to keep, to give to a
-    /// device, to send or to drop, from any context.
+    /// device, to send or to drop, from any context. On a jumbo link there may be further frames
+    /// behind it (`NetFrame::detach`), all of whose bytes are payload; the headers are in this one.
     fn datagram(&self, frame: NetFrame, meta: &UdpMeta);
 
     /// The batch of frames that brought this handler datagrams is over: the moment for wake-ups.

@@ -2,7 +2,8 @@
 
 use alloc::sync::Arc;
 
-use kcore::frame::{FRAME_BYTES, FrameChain, NetFrame};
+use ingress::ORDINARY_FRAME_BYTES;
+use kcore::frame::{FrameChain, NetFrame};
 use kcore::net::NetDevice;
 use kcore::sync::SpinLock;
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -89,9 +90,9 @@ impl Device for Link {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
-        // Ethernet header included.
+        // Ethernet header included. What a jumbo link could carry beyond that is for handlers.
         capabilities.max_transmission_unit =
-            (netwire::EthernetHeader::LEN + usize::from(self.card.mtu())).min(FRAME_BYTES);
+            (netwire::EthernetHeader::LEN + usize::from(self.card.mtu())).min(ORDINARY_FRAME_BYTES);
         capabilities
     }
 }

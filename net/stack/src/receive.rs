@@ -1,9 +1,12 @@
-//! From the card: one frame at a time, in its receive softirq.
+//! From the card: one packet at a time, in its receive softirq.
+//!
+//! A jumbo packet, which takes several frames, may be a datagram for a handler. Everybody else,
+//! the forwarder and what it forwards to included, sees frames of the usual length only.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 
-use ingress::{Class, DropReason, classify, verify_udp_checksum};
+use ingress::{Class, DropReason, ORDINARY_FRAME_BYTES, classify_packet, verify_udp_checksum};
 use kcore::frame::NetFrame;
 use kcore::net::Receiver;
 
@@ -40,7 +43,8 @@ impl Receiver for Ear {
 
 impl Stack {
     fn take(&self, frame: NetFrame) -> Result<(), DropReason> {
-        let class = classify(frame.bytes(), &self.interface())?;
+        let behind_bytes = frame.total_len() - frame.len();
+        let class = classify_packet(frame.bytes(), behind_bytes, &self.interface())?;
         match class {
             Class::Arp { message, for_us } => {
                 self.output.learn(&message, for_us, &self.counters);
@@ -48,7 +52,7 @@ impl Stack {
             }
             Class::Udp(meta) => match self.handlers.enter(meta.destination.port()) {
                 Some(inside) => {
-                    if inside.policy() == ChecksumPolicy::Verify && !verify_udp_checksum(frame.bytes()) {
+                    if inside.policy() == ChecksumPolicy::Verify && !verify_udp_checksum(frame.pieces()) {
                         return Err(DropReason::BadChecksum);
                     }
                     self.counters.to_handlers.fetch_add(1, Relaxed);
@@ -65,6 +69,7 @@ impl Stack {
 
     /// Offers a frame to the forwarder, then to the library.
     fn forward(&self, frame: NetFrame) -> Result<(), DropReason> {
+        check_ordinary(&frame)?;
         let forwarder = self.forwarder.lock().clone();
         let Some(forwarder) = forwarder else { return self.to_library(frame) };
         match forwarder.inbound(frame) {
@@ -78,6 +83,7 @@ impl Stack {
     }
 
     fn to_library(&self, frame: NetFrame) -> Result<(), DropReason> {
+        check_ordinary(&frame)?;
         if !self.queue.push(frame) {
             return Err(DropReason::StackBusy);
         }
@@ -98,4 +104,9 @@ impl Stack {
             self.wake.signal();
         }
     }
+}
+
+/// Whether anybody but a handler may have this frame.
+fn check_ordinary(frame: &NetFrame) -> Result<(), DropReason> {
+    if frame.total_len() > ORDINARY_FRAME_BYTES { Err(DropReason::TooLong) } else { Ok(()) }
 }

@@ -91,6 +91,8 @@ impl Instance {
 
     /// Sends the frame that brought a request back as its answer.
     fn answer(&self, mut frame: NetFrame, addresses: &UdpHeaders, reply: &ReplyHeader, data_bytes: usize) {
+        // What a jumbo request has behind its head is no part of the answer.
+        drop(frame.detach());
         self.address(&mut frame, addresses, reply, data_bytes);
         let mut chain = FrameChain::new();
         chain.push(frame);
