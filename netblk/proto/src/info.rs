@@ -163,6 +163,16 @@ impl Info {
     /// # Errors
     /// [`InfoError`] names the first figure that makes no sense.
     pub fn parse(body: &[u8]) -> Result<Self, InfoError> {
+        let info = Self::read(body)?;
+        info.check_device()?;
+        if !info.datagram_bytes.is_multiple_of(info.sector_bytes) {
+            return Err(InfoError::Limit);
+        }
+        Ok(info)
+    }
+
+    /// Reads the body of a reply. Nothing is checked but that it is long enough.
+    pub(crate) fn read(body: &[u8]) -> Result<Self, InfoError> {
         let body: &[u8; INFO_BYTES] = body.first_chunk().ok_or(InfoError::Short)?;
         fn field<const N: usize>(body: &[u8; INFO_BYTES], start: usize) -> [u8; N] {
             core::array::from_fn(|index| body[start + index])
@@ -181,10 +191,11 @@ impl Info {
             name: Label::from_field(&body[32..32 + NAME_BYTES]),
             model: Label::from_field(&body[64..64 + MODEL_BYTES]),
         };
-        info.checked()
+        Ok(info)
     }
 
-    fn checked(self) -> Result<Self, InfoError> {
+    /// Checks what both versions of the protocol want.
+    pub(crate) fn check_device(&self) -> Result<(), InfoError> {
         let sector = self.sector_bytes;
         if !sector.is_power_of_two() || !(512..=MAX_DATAGRAM_BYTES).contains(&sector) {
             return Err(InfoError::SectorBytes(sector));
@@ -195,7 +206,7 @@ impl Info {
         let whole = |limit: u32| limit != 0 && limit.is_multiple_of(sector);
         if !whole(self.max_read_bytes)
             || !whole(self.max_write_bytes)
-            || !whole(self.datagram_bytes)
+            || self.datagram_bytes == 0
             || self.datagram_bytes > self.max_read_bytes
             || self.datagram_bytes > MAX_DATAGRAM_BYTES
             || self.max_write_bytes > MAX_DATAGRAM_BYTES
@@ -205,7 +216,7 @@ impl Info {
         if self.slots == 0 {
             return Err(InfoError::Slots);
         }
-        Ok(self)
+        Ok(())
     }
 }
 

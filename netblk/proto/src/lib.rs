@@ -1,4 +1,7 @@
-//! netblk's wire protocol, version 1: one disk served over UDP, shared by the node and its clients.
+//! netblk's wire protocol: one disk served over UDP, shared by the node and its clients.
+//!
+//! This page is version 1; [`v2`] is version 2, which has sessions. A server speaks both on one port: the
+//! byte behind the magic tells them apart.
 //!
 //! Every datagram, request or reply, starts with the same 30 bytes (all fields big-endian;
 //! docs/netblk-protocol.md has the whole protocol, byte by byte):
@@ -30,6 +33,7 @@ mod header;
 mod info;
 mod limits;
 mod reply;
+pub mod v2;
 
 pub use check::{Command, Durability, Fault, Refused, Request, check};
 pub use header::{
@@ -37,7 +41,9 @@ pub use header::{
     UnknownStatus, VERSION,
 };
 pub use info::{INFO_BYTES, Info, InfoError, Label, MODEL_BYTES, NAME_BYTES};
-pub use limits::{Limits, LimitsError, MIN_SECTOR_BYTES, Piece, Pieces, RangeError, SectorRange};
+pub use limits::{
+    Limits, LimitsError, MAX_DATAGRAM_BYTES, MIN_SECTOR_BYTES, Piece, Pieces, RangeError, SectorRange,
+};
 pub use reply::{Reply, ReplyError, ReplyHeader};
 
 /// Bytes of IPv4 (without options), UDP and netblk headers in front of a datagram's data.

@@ -6,6 +6,9 @@ use core::fmt;
 /// The smallest sector of any disk.
 pub const MIN_SECTOR_BYTES: u32 = 512;
 
+/// The most data one datagram carries, whatever the MTU: a page, into which a server's disk reads at once.
+pub const MAX_DATAGRAM_BYTES: u32 = 4096;
+
 /// The size of a device and the most a request may ask of it. Holding one proves: the sector size
 /// is a power of two of at least 512, at least one sector fits a datagram, the device has sectors,
 /// and its size in bytes is a `u64`.
@@ -65,7 +68,7 @@ impl Limits {
         if sector_bytes < MIN_SECTOR_BYTES || !sector_bytes.is_power_of_two() {
             return Err(LimitsError::SectorBytes(sector_bytes));
         }
-        let room = u32::from(mtu).saturating_sub(DATAGRAM_OVERHEAD_BYTES as u32);
+        let room = u32::from(mtu).saturating_sub(DATAGRAM_OVERHEAD_BYTES as u32).min(MAX_DATAGRAM_BYTES);
         let datagram_sectors = room / sector_bytes;
         if datagram_sectors == 0 {
             return Err(LimitsError::SectorTooLong { sector_bytes, mtu });
@@ -114,22 +117,7 @@ impl Limits {
     /// # Errors
     /// [`RangeError`]: empty, not whole sectors, too long, or not on the device; in that order.
     pub fn range(&self, offset: u64, length: u32, max_bytes: u32) -> Result<SectorRange, RangeError> {
-        let sector_bytes = u64::from(self.sector_bytes);
-        if length == 0 {
-            return Err(RangeError::Empty);
-        }
-        if !offset.is_multiple_of(sector_bytes) || !length.is_multiple_of(self.sector_bytes) {
-            return Err(RangeError::Unaligned);
-        }
-        if length > max_bytes {
-            return Err(RangeError::TooLong);
-        }
-        match offset.checked_add(u64::from(length)) {
-            Some(end) if end <= self.size_bytes() => {
-                Ok(SectorRange { offset, length, sector_bytes: self.sector_bytes })
-            }
-            _ => Err(RangeError::OutOfRange),
-        }
+        SectorRange::on_device(offset, length, max_bytes, self.sector_bytes, self.size_bytes())
     }
 }
 
@@ -155,6 +143,29 @@ pub struct SectorRange {
 }
 
 impl SectorRange {
+    /// Checks an offset and a length against a device; see [`Limits::range`].
+    pub(crate) fn on_device(
+        offset: u64,
+        length: u32,
+        max_bytes: u32,
+        sector_bytes: u32,
+        size_bytes: u64,
+    ) -> Result<Self, RangeError> {
+        if length == 0 {
+            return Err(RangeError::Empty);
+        }
+        if !offset.is_multiple_of(u64::from(sector_bytes)) || !length.is_multiple_of(sector_bytes) {
+            return Err(RangeError::Unaligned);
+        }
+        if length > max_bytes {
+            return Err(RangeError::TooLong);
+        }
+        match offset.checked_add(u64::from(length)) {
+            Some(end) if end <= size_bytes => Ok(Self { offset, length, sector_bytes }),
+            _ => Err(RangeError::OutOfRange),
+        }
+    }
+
     /// Bytes from the start of the device.
     pub const fn offset(&self) -> u64 {
         self.offset
@@ -178,7 +189,13 @@ impl SectorRange {
     /// The range datagram by datagram: each piece as long as `limits` lets a datagram be, the last
     /// one as long as is left.
     pub const fn pieces(&self, limits: &Limits) -> Pieces {
-        Pieces { rest: *self, datagram_bytes: limits.datagram_bytes() }
+        self.cut(limits.datagram_bytes())
+    }
+
+    /// The range in pieces of `piece_bytes` bytes, which must be whole sectors and not none; the last
+    /// one as long as is left.
+    pub const fn cut(&self, piece_bytes: u32) -> Pieces {
+        Pieces { rest: *self, piece_bytes }
     }
 }
 
@@ -189,7 +206,7 @@ pub type Piece = SectorRange;
 #[derive(Debug, Clone)]
 pub struct Pieces {
     rest: SectorRange,
-    datagram_bytes: u32,
+    piece_bytes: u32,
 }
 
 impl Pieces {
@@ -204,14 +221,14 @@ impl Iterator for Pieces {
 
     fn next(&mut self) -> Option<Piece> {
         let rest = self.rest()?;
-        let length = rest.length.min(self.datagram_bytes);
+        let length = rest.length.min(self.piece_bytes);
         self.rest.offset += u64::from(length);
         self.rest.length -= length;
         Some(SectorRange { length, ..rest })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let count = self.rest.length.div_ceil(self.datagram_bytes) as usize;
+        let count = self.rest.length.div_ceil(self.piece_bytes) as usize;
         (count, Some(count))
     }
 }
