@@ -38,6 +38,7 @@ pub struct Setup {
     sector_bytes: u32,
     faults: Vec<DiskFault>,
     frames: bool,
+    mtu: Option<u16>,
     instruction_ns_log2: Option<u32>,
 }
 
@@ -59,6 +60,7 @@ impl Setup {
             sector_bytes: 512,
             faults: Vec::new(),
             frames: false,
+            mtu: None,
             instruction_ns_log2: None,
         }
     }
@@ -148,6 +150,12 @@ impl Setup {
         self
     }
 
+    /// The network card says that its link carries so many bytes behind an Ethernet header.
+    pub fn mtu(mut self, bytes: u16) -> Setup {
+        self.mtu = Some(bytes);
+        self
+    }
+
     /// The machine's clock counts instructions: each takes 2^n ns, and what `cpu` calls awake is their number.
     pub fn counting_instructions(mut self, instruction_ns_log2: u32) -> Setup {
         self.instruction_ns_log2 = Some(instruction_ns_log2);
@@ -192,6 +200,7 @@ impl Setup {
         machine.cpus = self.cpus;
         machine.instruction_ns_log2 = self.instruction_ns_log2;
         machine.memory_mib = self.memory_mib;
+        machine.mtu = self.mtu;
         machine.disk_faults = self.faults;
         machine.disk_read_only = self.disk_read_only;
         machine.sector_bytes = self.sector_bytes;

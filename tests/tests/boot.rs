@@ -8,9 +8,9 @@ use announce::Announcement;
 use stories::{Loader, Node, Setup};
 
 /// The commands that the shell has to have.
-const COMMANDS: [&str; 16] = [
-    "help", "ps", "cpu", "uptime", "dmesg", "mem", "pci", "irqstat", "disks", "net", "ping", "hv", "netblk",
-    "poweroff", "reboot", "selftest",
+const COMMANDS: [&str; 17] = [
+    "help", "ps", "cpu", "uptime", "dmesg", "mem", "pci", "irqstat", "disks", "net", "ping", "udpecho", "hv",
+    "netblk", "poweroff", "reboot", "selftest",
 ];
 
 fn boots_with_cpus(name: &str, cpus: u32) {

@@ -9,6 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ const CLUSTER_BYTES: u64 = 4096;
 const PLACE_BYTES: u64 = 2 * CLUSTER_BYTES;
 /// Writes under way at once.
 const WINDOW: u64 = 16;
-/// Rounds of a window of plain writes between two that are made durable.
-const PLAIN_ROUNDS: u64 = 5;
+/// Rounds of a window of plain writes up to one that is made durable.
+const PLAIN_ROUNDS: u64 = 8;
 
 /// No answer for so long: the node is gone.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -63,9 +64,21 @@ struct Promise {
     durable: u64,
 }
 
-/// Writes for as long as there are answers.
-fn write_until_silence(client: &mut Client, promises: &mut HashMap<u64, Promise>, random: &mut Random) {
+/// Writes for as long as there are answers. Says once when it is well under way: after `rounds` rounds, and one behind the
+/// last that was made durable, so that there is something to lose.
+fn write_until_silence(
+    client: &mut Client,
+    promises: &mut HashMap<u64, Promise>,
+    random: &mut Random,
+    rounds: u64,
+    under_way: &Sender<()>,
+) {
+    let mut told = false;
     for round in 0.. {
+        if !told && round >= rounds && round % PLAIN_ROUNDS == 1 {
+            told = true;
+            under_way.send(()).expect("somebody who cuts the power");
+        }
         let force = round % (2 * PLAIN_ROUNDS) == 2 * PLAIN_ROUNDS - 1;
         // Never two writes under way to one place.
         let mut places = HashSet::new();
@@ -130,15 +143,16 @@ fn what_was_flushed_is_there_after_a_power_cut() {
     let mut promises = HashMap::new();
     while cuts < 3 {
         let (node, mut client) = boot(name, &disk);
-        let moment = Duration::from_millis(200 + random.below(500));
+        let rounds = 10 + random.below(100);
+        let (sender, under_way) = mpsc::channel();
         let writer = thread::spawn({
             let (mut promises, mut random) = (promises, Random::new(random.number()));
             move || {
-                write_until_silence(&mut client, &mut promises, &mut random);
+                write_until_silence(&mut client, &mut promises, &mut random, rounds, &sender);
                 promises
             }
         });
-        thread::sleep(moment);
+        under_way.recv_timeout(stories::PATIENCE).expect("a writer that gets on");
         node.cut_the_power();
         cuts += 1;
         promises = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
