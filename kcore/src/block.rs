@@ -24,6 +24,42 @@ pub enum BlockOp {
     Write,
     /// Makes every completed write durable; no sectors, no memory.
     Flush,
+    /// The sectors' contents are of no use any more; no memory. What they read as afterwards is the
+    /// disk's choice, and so is doing nothing at all.
+    Discard,
+    /// The sectors read as zeroes afterwards; no memory.
+    WriteZeroes,
+}
+
+/// What a disk can do beyond reading, writing and flushing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskFeatures {
+    /// Whether it takes [`BlockOp::Discard`].
+    pub discard: bool,
+    /// Whether it takes [`BlockOp::WriteZeroes`].
+    pub write_zeroes: bool,
+    /// Most sectors of one discard; 0 where there is none.
+    pub max_discard_sectors: u32,
+    /// Most sectors of one write of zeroes; 0 where there is none.
+    pub max_write_zeroes_sectors: u32,
+    /// Most pieces that a transfer's memory may lie in; 1: contiguous memory only.
+    pub max_segments: u16,
+    /// Whether completed writes may be lost with the power until a flush.
+    pub volatile_cache: bool,
+}
+
+impl Default for DiskFeatures {
+    /// The least a disk can do; a cache, since nothing is known.
+    fn default() -> DiskFeatures {
+        DiskFeatures {
+            discard: false,
+            write_zeroes: false,
+            max_discard_sectors: 0,
+            max_write_zeroes_sectors: 0,
+            max_segments: 1,
+            volatile_cache: true,
+        }
+    }
 }
 
 /// How a transfer ended.
@@ -67,9 +103,9 @@ pub struct BlockIo {
     pub first_sector: u64,
     /// Sectors; 0 for a flush.
     pub sectors: u32,
-    /// Whether a write must be durable when it completes.
+    /// Whether a write, of data or of zeroes, must be durable when it completes.
     pub force_unit_access: bool,
-    /// The data's memory: exactly the sectors' bytes; `None` for a flush.
+    /// The data's memory: exactly the sectors' bytes; `None` where no data is moved.
     pub memory: Option<DmaMemory>,
     /// Who learns of the end.
     pub sink: Arc<dyn CompletionSink>,
@@ -84,10 +120,12 @@ pub enum SubmitError {
     Busy,
     /// The sectors do not lie on the disk, or are too many for one transfer.
     OutOfRange,
-    /// The memory does not fit the sectors, or its address the disk.
+    /// The memory does not fit the sectors, or its addresses or number of pieces the disk.
     BadMemory,
     /// The disk or partition may not be written.
     ReadOnly,
+    /// The disk cannot do this; see [`Disk::features`].
+    Unsupported,
     /// The disk is not there any more.
     Gone,
 }
@@ -99,6 +137,7 @@ impl fmt::Display for SubmitError {
             SubmitError::OutOfRange => "the sectors do not lie on the disk",
             SubmitError::BadMemory => "the memory does not fit the transfer",
             SubmitError::ReadOnly => "the disk is read-only",
+            SubmitError::Unsupported => "the disk cannot do that",
             SubmitError::Gone => "the disk is gone",
         })
     }
@@ -121,6 +160,10 @@ pub struct DiskStats {
     pub writes: u64,
     /// Flushes completed.
     pub flushes: u64,
+    /// Discards completed.
+    pub discards: u64,
+    /// Writes of zeroes completed.
+    pub write_zeroes: u64,
     /// Transfers that failed.
     pub errors: u64,
     /// Submission doorbells rung.
@@ -146,8 +189,13 @@ pub trait Disk: Send + Sync {
     /// Whether it refuses writes.
     fn read_only(&self) -> bool;
 
-    /// Most bytes of one transfer.
+    /// Most bytes of one transfer of data.
     fn max_transfer_bytes(&self) -> u32;
+
+    /// What else it can do.
+    fn features(&self) -> DiskFeatures {
+        DiskFeatures::default()
+    }
 
     /// Queues a transfer; never blocks. The disk need not see it before [`Disk::kick`].
     fn submit(&self, io: BlockIo) -> Result<(), Rejected>;
@@ -258,6 +306,47 @@ pub fn write(disk: &dyn Disk, first_sector: u64, from: &[u8]) -> Result<(), IoEr
 /// Makes every completed write durable. Sleeps; tasks only.
 pub fn flush(disk: &dyn Disk) -> Result<(), IoError> {
     transfer(disk, BlockOp::Flush, 0, 0, None).map(drop)
+}
+
+/// Tells the disk that `sectors` sectors from `first_sector` are of no use any more. Sleeps; tasks
+/// only.
+pub fn discard(disk: &dyn Disk, first_sector: u64, sectors: u64) -> Result<(), IoError> {
+    let most = disk.features().max_discard_sectors;
+    without_data(disk, BlockOp::Discard, first_sector, sectors, most)
+}
+
+/// Writes zeroes to `sectors` sectors from `first_sector`. Sleeps; tasks only. Not durable before a
+/// flush.
+pub fn write_zeroes(disk: &dyn Disk, first_sector: u64, sectors: u64) -> Result<(), IoError> {
+    let most = disk.features().max_write_zeroes_sectors;
+    without_data(disk, BlockOp::WriteZeroes, first_sector, sectors, most)
+}
+
+/// An operation on sectors that moves no data, in pieces of at most `most` sectors.
+fn without_data(
+    disk: &dyn Disk,
+    op: BlockOp,
+    first_sector: u64,
+    sectors: u64,
+    most: u32,
+) -> Result<(), IoError> {
+    // Before the first piece, lest half of it be done: what is asked must lie on the disk.
+    match first_sector.checked_add(sectors) {
+        Some(end) if end <= disk.sectors() => {}
+        _ => return Err(IoError::Rejected(SubmitError::OutOfRange)),
+    }
+    if most == 0 {
+        return Err(IoError::Rejected(SubmitError::Unsupported));
+    }
+    let (mut first_sector, mut left) = (first_sector, sectors);
+    while left > 0 {
+        let here = left.min(u64::from(most));
+        // At most `most`.
+        transfer(disk, op, first_sector, here as u32, None)?;
+        first_sector += here;
+        left -= here;
+    }
+    Ok(())
 }
 
 /// Cuts a transfer of `bytes` into pieces of at most a page or the disk's limit, whichever is less.

@@ -9,8 +9,9 @@
 use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use arch::addr::PhysAddr;
+use arrayvec::ArrayVec;
 
-use crate::frame::{FRAME_BYTES, NetFrame};
+use crate::frame::{FRAME_BYTES, MAX_PIECES, NetFrame, Page, Segment};
 use crate::memory::{OutOfMemory, PAGE_BYTES, PageRun};
 
 /// Zeroed, physically contiguous, page-aligned memory, shared with a device.
@@ -120,16 +121,60 @@ impl DmaBuffer {
     }
 }
 
+/// Part of a frame: one piece of a transfer's memory. Holding one proves that the part lies in the
+/// frame and is not empty.
+#[derive(Debug)]
+pub struct FramePiece {
+    frame: NetFrame,
+    offset: u16,
+    bytes: u16,
+}
+
+const _: () = assert!(FRAME_BYTES <= u16::MAX as usize);
+
+impl FramePiece {
+    /// The bytes `offset..offset + bytes` of a frame. Gives the frame back if they do not lie in it,
+    /// or are none.
+    pub fn new(frame: NetFrame, offset: usize, bytes: usize) -> Result<FramePiece, NetFrame> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= FRAME_BYTES && bytes > 0 => {
+                // Both are at most FRAME_BYTES.
+                Ok(FramePiece { frame, offset: offset as u16, bytes: bytes as u16 })
+            }
+            _ => Err(frame),
+        }
+    }
+
+    /// The frame, whole.
+    pub fn into_frame(self) -> NetFrame {
+        self.frame
+    }
+
+    fn segment(&self) -> Segment {
+        Segment { phys: self.frame.phys() + usize::from(self.offset), bytes: usize::from(self.bytes) }
+    }
+}
+
+/// Pieces of several frames, in the order of their data.
+pub type FramePieces = ArrayVec<FramePiece, MAX_PIECES>;
+
+/// A contiguous part of something, or parts of several frames.
 #[derive(Debug)]
 enum Owner {
     Frame(NetFrame),
     Buffer(DmaBuffer),
+    Page(Page),
+    /// Never empty; their lengths add up to the memory's.
+    Pieces(FramePieces),
 }
 
-/// Part of a frame or a buffer, handed to a device for one transfer.
+/// Memory handed to a device for one transfer: part of a frame, a buffer or a page, or parts of
+/// several frames. Only the disk's driver learns where it lies, as [`DmaMemory::segments`], since
+/// one that can only do with contiguous memory must look how many there are.
 #[derive(Debug)]
 pub struct DmaMemory {
     owner: Owner,
+    /// Where the part begins; 0 for pieces, which say so themselves.
     offset: usize,
     bytes: usize,
 }
@@ -137,29 +182,57 @@ pub struct DmaMemory {
 impl DmaMemory {
     /// The bytes `offset..offset + bytes` of a frame. Gives the frame back if they do not lie in it.
     pub fn from_frame(frame: NetFrame, offset: usize, bytes: usize) -> Result<DmaMemory, NetFrame> {
-        match offset.checked_add(bytes) {
-            Some(end) if end <= FRAME_BYTES => Ok(DmaMemory { owner: Owner::Frame(frame), offset, bytes }),
-            _ => Err(frame),
+        match lies_in(FRAME_BYTES, offset, bytes) {
+            true => Ok(DmaMemory { owner: Owner::Frame(frame), offset, bytes }),
+            false => Err(frame),
         }
     }
 
     /// The bytes `offset..offset + bytes` of a buffer. Gives the buffer back if they do not lie in it.
     pub fn from_buffer(buffer: DmaBuffer, offset: usize, bytes: usize) -> Result<DmaMemory, DmaBuffer> {
-        match offset.checked_add(bytes) {
-            Some(end) if end <= buffer.len_bytes() => {
-                Ok(DmaMemory { owner: Owner::Buffer(buffer), offset, bytes })
-            }
-            _ => Err(buffer),
+        match lies_in(buffer.len_bytes(), offset, bytes) {
+            true => Ok(DmaMemory { owner: Owner::Buffer(buffer), offset, bytes }),
+            false => Err(buffer),
         }
     }
 
-    /// Where the part begins, for the device. It is physically contiguous.
-    pub fn phys(&self) -> PhysAddr {
-        let base = match &self.owner {
-            Owner::Frame(frame) => frame.phys(),
-            Owner::Buffer(buffer) => buffer.phys(),
+    /// The bytes `offset..offset + bytes` of a page that nobody else has a share of: the device may
+    /// write to it. Gives the page back if it is shared, or if they do not lie in it.
+    pub fn from_page(page: Page, offset: usize, bytes: usize) -> Result<DmaMemory, Page> {
+        match lies_in(PAGE_BYTES, offset, bytes) && !page.is_shared() {
+            true => Ok(DmaMemory { owner: Owner::Page(page), offset, bytes }),
+            false => Err(page),
+        }
+    }
+
+    /// Parts of several frames, one behind the other: data that came in several packets. Gives the
+    /// frames back if they are none.
+    pub fn from_pieces(pieces: FramePieces) -> Result<DmaMemory, FramePieces> {
+        if pieces.is_empty() {
+            return Err(pieces);
+        }
+        let bytes = pieces.iter().map(|piece| usize::from(piece.bytes)).sum();
+        Ok(DmaMemory { owner: Owner::Pieces(pieces), offset: 0, bytes })
+    }
+
+    /// Where it lies, for the device: physically contiguous segments, in the order of the data.
+    pub fn segments(&self) -> impl Iterator<Item = Segment> + Clone + '_ {
+        let (base, pieces) = match &self.owner {
+            Owner::Frame(frame) => (Some(frame.phys()), &[][..]),
+            Owner::Buffer(buffer) => (Some(buffer.phys()), &[][..]),
+            Owner::Page(page) => (Some(page.phys()), &[][..]),
+            Owner::Pieces(pieces) => (None, &pieces[..]),
         };
-        base + self.offset
+        let whole = base.map(|base| Segment { phys: base + self.offset, bytes: self.bytes });
+        whole.into_iter().chain(pieces.iter().map(FramePiece::segment))
+    }
+
+    /// How many segments there are.
+    pub fn segment_count(&self) -> usize {
+        match &self.owner {
+            Owner::Pieces(pieces) => pieces.len(),
+            Owner::Frame(_) | Owner::Buffer(_) | Owner::Page(_) => 1,
+        }
     }
 
     /// Its length in bytes.
@@ -171,7 +244,7 @@ impl DmaMemory {
     pub fn into_frame(self) -> Option<NetFrame> {
         match self.owner {
             Owner::Frame(frame) => Some(frame),
-            Owner::Buffer(_) => None,
+            Owner::Buffer(_) | Owner::Page(_) | Owner::Pieces(_) => None,
         }
     }
 
@@ -179,7 +252,27 @@ impl DmaMemory {
     pub fn into_buffer(self) -> Option<DmaBuffer> {
         match self.owner {
             Owner::Buffer(buffer) => Some(buffer),
-            Owner::Frame(_) => None,
+            Owner::Frame(_) | Owner::Page(_) | Owner::Pieces(_) => None,
         }
     }
+
+    /// The page, if it is one; its holder is again the only one.
+    pub fn into_page(self) -> Option<Page> {
+        match self.owner {
+            Owner::Page(page) => Some(page),
+            Owner::Frame(_) | Owner::Buffer(_) | Owner::Pieces(_) => None,
+        }
+    }
+
+    /// The pieces, if it is several: their frames whole, in the order of the data.
+    pub fn into_frames(self) -> Option<FramePieces> {
+        match self.owner {
+            Owner::Pieces(pieces) => Some(pieces),
+            Owner::Frame(_) | Owner::Buffer(_) | Owner::Page(_) => None,
+        }
+    }
+}
+
+fn lies_in(room: usize, offset: usize, bytes: usize) -> bool {
+    offset.checked_add(bytes).is_some_and(|end| end <= room)
 }

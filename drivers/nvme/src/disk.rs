@@ -41,8 +41,15 @@ impl NvmeDisk {
             BlockOp::Read => Operation::Read,
             BlockOp::Write => Operation::Write,
             BlockOp::Flush => Operation::Flush,
+            BlockOp::Discard | BlockOp::WriteZeroes => {
+                return Err(Rejected { error: SubmitError::Unsupported, io });
+            }
         };
-        let memory = io.memory.as_ref().map(|memory| (memory.phys().as_u64(), memory.len_bytes() as u64));
+        if io.memory.as_ref().is_some_and(|memory| memory.segment_count() > 1) {
+            return Err(Rejected { error: SubmitError::BadMemory, io });
+        }
+        let memory = io.memory.as_ref().and_then(|memory| memory.segments().next());
+        let memory = memory.map(|segment| (segment.phys.as_u64(), segment.bytes as u64));
         let request = Request {
             operation,
             first_sector: io.first_sector,

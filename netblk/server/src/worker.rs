@@ -262,7 +262,10 @@ impl Worker {
                 return HandOver::Held;
             }
             SubmitError::ReadOnly => Status::ReadOnly,
-            SubmitError::OutOfRange | SubmitError::BadMemory | SubmitError::Gone => {
+            SubmitError::OutOfRange
+            | SubmitError::BadMemory
+            | SubmitError::Unsupported
+            | SubmitError::Gone => {
                 self.log_failure(&job, &error);
                 Status::IoError
             }

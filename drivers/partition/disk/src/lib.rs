@@ -14,7 +14,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use kcore::block::{self, BlockIo, BlockOp, Disk, DiskStats, Rejected, SubmitError};
+use kcore::block::{self, BlockIo, BlockOp, Disk, DiskFeatures, DiskStats, Rejected, SubmitError};
 use partition::{Extent, Partition, ScanError, SectorSource, Table, Unreadable, scan};
 
 /// One partition of a disk.
@@ -27,6 +27,8 @@ pub struct PartitionDisk {
     reads: AtomicU64,
     writes: AtomicU64,
     flushes: AtomicU64,
+    discards: AtomicU64,
+    write_zeroes: AtomicU64,
 }
 
 impl PartitionDisk {
@@ -42,6 +44,8 @@ impl PartitionDisk {
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
+            discards: AtomicU64::new(0),
+            write_zeroes: AtomicU64::new(0),
         }
     }
 
@@ -65,6 +69,8 @@ impl PartitionDisk {
             BlockOp::Read => &self.reads,
             BlockOp::Write => &self.writes,
             BlockOp::Flush => &self.flushes,
+            BlockOp::Discard => &self.discards,
+            BlockOp::WriteZeroes => &self.write_zeroes,
         };
         counter.fetch_add(1, Relaxed);
         Ok(())
@@ -96,6 +102,10 @@ impl Disk for PartitionDisk {
         self.disk.max_transfer_bytes()
     }
 
+    fn features(&self) -> DiskFeatures {
+        self.disk.features()
+    }
+
     fn submit(&self, io: BlockIo) -> Result<(), Rejected> {
         self.forward(io, |disk, io| disk.submit(io))
     }
@@ -115,6 +125,8 @@ impl Disk for PartitionDisk {
             reads: self.reads.load(Relaxed),
             writes: self.writes.load(Relaxed),
             flushes: self.flushes.load(Relaxed),
+            discards: self.discards.load(Relaxed),
+            write_zeroes: self.write_zeroes.load(Relaxed),
             ..DiskStats::default()
         }
     }
