@@ -1,5 +1,7 @@
 //! What the kernel asks itself at every boot, and on demand.
 
+mod packets;
+
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -12,6 +14,8 @@ use crate::event::Event;
 use crate::sync::IrqSpinLock;
 use crate::task::{self, Placement, Priority, SpawnError};
 use crate::{cpu, time};
+
+pub use packets::packets;
 
 /// Sleeps of the timer test, on every CPU.
 const SLEEPS: usize = 21;

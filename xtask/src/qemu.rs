@@ -94,6 +94,8 @@ pub struct Machine {
     pub disk_read_only: bool,
     pub sector_bytes: u32,
     pub nic: Nic,
+    /// What a virtio card says that its link carries behind an Ethernet header; None: it does not say.
+    pub mtu: Option<u16>,
     pub uplink: Uplink,
     /// The folder for sockets, logs and the pid file; relative, because a socket's path must be short.
     pub folder: PathBuf,
@@ -122,6 +124,7 @@ impl Machine {
             disk_read_only: false,
             sector_bytes: 512,
             nic: Nic::Virtio,
+            mtu: None,
             uplink: Uplink::User { forwards: Vec::new() },
             folder,
         }
@@ -268,10 +271,15 @@ impl Machine {
         }
         arguments.option("-netdev", netdev);
         // No boot from the network: an empty romfile keeps the card's firmware out.
-        let device = match self.nic {
-            Nic::Virtio => "virtio-net-pci,netdev=uplink,romfile=",
-            Nic::Igb => "igb,netdev=uplink,romfile=",
+        let mut device = match self.nic {
+            Nic::Virtio => "virtio-net-pci,netdev=uplink,romfile=".to_owned(),
+            Nic::Igb => "igb,netdev=uplink,romfile=".to_owned(),
         };
+        match (self.mtu, self.nic) {
+            (Some(mtu), Nic::Virtio) => device.push_str(&format!(",host_mtu={mtu}")),
+            (Some(_), Nic::Igb) => bail!("an igb card does not tell the node an MTU"),
+            (None, _) => {}
+        }
         arguments.option("-device", device);
         Ok(())
     }
@@ -341,6 +349,22 @@ mod tests {
         let boot =
             Boot::Direct { kernel: "k".into(), archive: Some("a".into()), command_line: String::new() };
         Machine::new("x", "target/nos/x".into(), boot)
+    }
+
+    #[test]
+    fn a_virtio_card_tells_its_mtu() {
+        let mut machine = machine();
+        assert!(!machine.arguments().unwrap().join(" ").contains("host_mtu"));
+        machine.mtu = Some(9000);
+        assert!(
+            machine
+                .arguments()
+                .unwrap()
+                .join(" ")
+                .contains("virtio-net-pci,netdev=uplink,romfile=,host_mtu=9000")
+        );
+        machine.nic = Nic::Igb;
+        assert!(machine.arguments().is_err());
     }
 
     #[test]

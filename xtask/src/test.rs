@@ -70,6 +70,11 @@ const SUITES: &[Suite] = &[
         what: "what was promised to be on the disk is there after a power cut",
         kind: Kind::Stories,
     },
+    Suite {
+        name: "links",
+        what: "network cards: jumbo packets, packets of several pieces",
+        kind: Kind::Stories,
+    },
     Suite { name: "hv", what: "guests and their network", kind: Kind::Stories },
     Suite { name: "guest_life", what: "guests that start, stop and reset in any order", kind: Kind::Stories },
     Suite { name: "hostile", what: "bad configuration, frames, disks and guests", kind: Kind::Stories },

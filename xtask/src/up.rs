@@ -34,6 +34,9 @@ pub struct Options {
     /// The model of the network card
     #[arg(long, value_enum, default_value_t = Nic::Virtio)]
     pub nic: Nic,
+    /// What a virtio card says that its link carries, such as 9000; the user-mode network carries 1500
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(68..))]
+    pub mtu: Option<u16>,
     /// How many CPUs the node has
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub smp: u32,
@@ -58,6 +61,7 @@ impl Options {
             headless: true,
             disk: None,
             nic: Nic::Virtio,
+            mtu: None,
             smp: 4,
             mem: 1024,
             accel: Accelerator::Auto,
@@ -144,6 +148,7 @@ pub fn boot(options: &Options, folder: &Folder) -> Result<(Running, Endpoints)> 
     machine.memory_mib = options.mem;
     machine.accelerator = options.accel;
     machine.nic = options.nic;
+    machine.mtu = options.mtu;
     machine.disk = Some(disk);
     let lifetime = if options.headless { Lifetime::Own } else { Lifetime::OfThisThread };
 

@@ -4,12 +4,12 @@ use alloc::format;
 use alloc::string::String;
 use core::net::Ipv4Addr;
 
-use stack::{AddressSource, StackState};
+use stack::{AddressSource, EchoState, StackState};
 
 use super::{Command, Done, Duration, Size, Trouble, say};
 use crate::node::Node;
 
-pub(super) const COMMANDS: &[Command] = &[DISKS, NET, PING];
+pub(super) const COMMANDS: &[Command] = &[DISKS, NET, PING, UDPECHO];
 
 const PING_PAYLOAD_BYTES: usize = 56;
 const PING_TIMEOUT_NS: u64 = 1_000_000_000;
@@ -28,6 +28,12 @@ const PING: Command = Command {
     usage: "ADDRESS [COUNT]",
     help: "asks a host for an answer (ICMP echo)",
     run: ping,
+};
+const UDPECHO: Command = Command {
+    name: "udpecho",
+    usage: "[PORT|off]",
+    help: "sends UDP datagrams to a port back where they came from",
+    run: udpecho,
 };
 
 fn disks(_node: &Node, arguments: &[&str]) -> Done {
@@ -172,6 +178,34 @@ fn ping(node: &Node, arguments: &[&str]) -> Done {
     say!("{answers} of {count} answered");
     if answers == 0 {
         return Err(Trouble::from("no answer; `net` shows the node's address and its gateway"));
+    }
+    Ok(())
+}
+
+fn udpecho(node: &Node, arguments: &[&str]) -> Done {
+    let show = |card: &str, did: &str, echo: &EchoState| {
+        let EchoState { port, answered, dropped } = echo;
+        say!("{card}: UDP port {port} {did}; {answered} datagrams sent back, {dropped} dropped");
+    };
+    for stack in node.stacks() {
+        let card = stack.card().name();
+        match arguments {
+            [] => match stack.echo_state() {
+                Some(echo) => show(card, "is echoed", &echo),
+                None => say!("{card}: no port is echoed"),
+            },
+            ["off"] => {
+                if let Some(echo) = stack.stop_echo() {
+                    show(card, "is echoed no more", &echo);
+                }
+            }
+            [port] => {
+                let port = port.parse().map_err(|_| UDPECHO.wrong_use())?;
+                stack.start_echo(port)?;
+                say!("{card}: UDP port {port} is echoed");
+            }
+            _ => return Err(UDPECHO.wrong_use()),
+        }
     }
     Ok(())
 }

@@ -23,8 +23,8 @@ const IRQSTAT: Command =
     Command { name: "irqstat", usage: "", help: "every interrupt, how often on which CPU", run: irqstat };
 const SELFTEST: Command = Command {
     name: "selftest",
-    usage: "timer|wake [ROUNDS]",
-    help: "measures 1 ms sleeps, or wake-ups between CPUs",
+    usage: "timer|packets|wake [ROUNDS]",
+    help: "1 ms sleeps, packets of several pieces, or wake-ups between CPUs",
     run: run_selftest,
 };
 
@@ -106,6 +106,16 @@ fn mem(_node: &Node, arguments: &[&str]) -> Done {
         pool.low_water,
         pool.alloc_failures
     );
+    let pages = frame::page_stats();
+    if pages.total > 0 {
+        say!(
+            "pages   {} of {} free, {} at the lowest, {} wanted in vain",
+            pages.free,
+            pages.total,
+            pages.low_water,
+            pages.alloc_failures
+        );
+    }
     Ok(())
 }
 
@@ -162,6 +172,11 @@ fn run_selftest(_node: &Node, arguments: &[&str]) -> Done {
                     if result.passed() { "" } else { ": FAILED" }
                 );
             }
+            Ok(())
+        }
+        ["packets"] => {
+            selftest::packets()?;
+            say!("packets of several pieces are whole, and the pools have everything again");
             Ok(())
         }
         ["wake"] => wake(1000),

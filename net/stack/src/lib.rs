@@ -32,6 +32,7 @@
 extern crate alloc;
 
 mod counters;
+mod echo;
 mod handlers;
 mod library;
 mod link;
@@ -41,6 +42,7 @@ mod receive;
 mod stack;
 
 pub use counters::{DropCount, SendDrop};
+pub use echo::EchoState;
 pub use handlers::{BindError, Binding, ChecksumPolicy, UdpHandler};
 pub use ingress::{DropReason, Neighbour, Subnet, UdpMeta};
 pub use ping::{PingError, PingReply};

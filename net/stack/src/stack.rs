@@ -17,6 +17,7 @@ use kcore::task::{self, Placement, Priority, SpawnError};
 use netwire::MacAddr;
 
 use crate::counters::{Counters, DropCount, SendDrop};
+use crate::echo::Echo;
 use crate::handlers::{BindError, Binding, ChecksumPolicy, Handlers, UdpHandler};
 use crate::library::Library;
 use crate::link::{LibraryQueue, Link};
@@ -94,6 +95,7 @@ pub struct Stack {
     pub(crate) forwarder_used: AtomicBool,
     pub(crate) output: Output,
     pub(crate) pings: Pings,
+    pub(crate) echo: SpinLock<Option<Echo>>,
     pub(crate) counters: Counters,
     pub(crate) queue: Arc<LibraryQueue>,
     /// Frames of this batch went to the library.
@@ -132,6 +134,7 @@ impl Stack {
             forwarder: SpinLock::new(None),
             forwarder_used: AtomicBool::new(false),
             pings: Pings::new(),
+            echo: SpinLock::new(None),
             counters: Counters::default(),
             queue,
             library_used: AtomicBool::new(false),

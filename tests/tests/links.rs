@@ -1,0 +1,6 @@
+//! The network cards, and what goes over their cables.
+
+#![forbid(unsafe_code)]
+
+#[path = "links/jumbo.rs"]
+mod jumbo;
