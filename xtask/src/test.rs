@@ -75,6 +75,11 @@ const SUITES: &[Suite] = &[
         what: "network cards: jumbo packets, packets of several pieces",
         kind: Kind::Stories,
     },
+    Suite {
+        name: "floods",
+        what: "clients that flood the server, and what is left for others",
+        kind: Kind::Stories,
+    },
     Suite { name: "hv", what: "guests and their network", kind: Kind::Stories },
     Suite { name: "guest_life", what: "guests that start, stop and reset in any order", kind: Kind::Stories },
     Suite { name: "hostile", what: "bad configuration, frames, disks and guests", kind: Kind::Stories },
