@@ -185,6 +185,11 @@ pub fn stats() -> Vec<IrqStat> {
     all
 }
 
+/// How many device vectors have an owner.
+pub(crate) fn count() -> usize {
+    SLOTS.iter().filter(|slot| slot.lock().is_some()).count()
+}
+
 /// Interrupts for which nobody was registered.
 pub fn unclaimed() -> u64 {
     UNCLAIMED.load(Relaxed)

@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod archive;
+pub mod balance;
 pub mod block;
 pub mod console;
 pub mod cpu;
@@ -20,12 +21,14 @@ pub mod irq;
 pub mod klog;
 pub mod memory;
 pub mod mmio;
+pub mod module;
 pub mod mutex;
 pub mod net;
 pub mod panic;
 pub mod pci;
 pub mod power;
 pub mod selftest;
+pub mod shell;
 pub mod softirq;
 mod start;
 pub mod sync;

@@ -180,3 +180,13 @@ pub fn stats() -> MemoryStats {
         heap_total_bytes,
     }
 }
+
+/// Pages that somebody owns: without the heap's, the page tables', and those of the pool of shared
+/// pages, all of which are taken on need and kept.
+pub(crate) fn pages_in_use() -> usize {
+    let stats = stats();
+    let kept = stats.heap_total_bytes / PAGE_BYTES
+        + arch::paging::tables_made()
+        + crate::frame::page_stats().total as usize;
+    (stats.total_pages - stats.free_pages).saturating_sub(kept)
+}

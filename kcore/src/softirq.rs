@@ -3,20 +3,26 @@
 //! A handler that has more to do than acknowledge raises its softirq; the work then runs in a
 //! task, preemptible by interrupts, where the locks of tasks may be taken. Raising is an atomic
 //! or and, for the first of a batch, a wake-up.
+//!
+//! Since a CPU has one such task, and an interrupt handler runs to its end before any task goes on,
+//! a turn of that task on every CPU proves that whatever handler or softirq ran before it has
+//! ended: [`quiesce`]. It is how code that can be called from there is taken away.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{
-    AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    AtomicU64,
+    Ordering::{AcqRel, Relaxed},
 };
 
 use crate::cpu::{self, MAX_CPUS};
 use crate::event::Event;
-use crate::sync::Once;
+use crate::mutex::Mutex;
+use crate::sync::SpinLock;
 use crate::task::{self, Placement, Priority, SpawnError};
 
-/// Softirqs there can be: one bit each.
-pub const MAX_SOFTIRQS: usize = 64;
+/// Softirqs there can be: one bit each, and one for [`quiesce`].
+pub const MAX_SOFTIRQS: usize = 63;
 
 type Work = Arc<dyn Fn() + Send + Sync>;
 
@@ -26,14 +32,23 @@ struct Entry {
     runs: AtomicU64,
 }
 
-static ENTRIES: [Once<Entry>; MAX_SOFTIRQS] = [const { Once::new() }; MAX_SOFTIRQS];
-static REGISTERED: AtomicUsize = AtomicUsize::new(0);
+/// Each lock is held for a look; the work runs without it.
+static ENTRIES: [SpinLock<Option<Arc<Entry>>>; MAX_SOFTIRQS] = [const { SpinLock::new(None) }; MAX_SOFTIRQS];
 static PENDING: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 static WAKE: [Event; MAX_CPUS] = [const { Event::new() }; MAX_CPUS];
 
-/// A registered softirq.
+/// The highest bit, so that a turn serves it last.
+const QUIESCE: u64 = 1 << MAX_SOFTIRQS;
+/// The CPU's softirq task has had its turn.
+static HAD_TURN: [Event; MAX_CPUS] = [const { Event::new() }; MAX_CPUS];
+
+/// A softirq, to be raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Softirq(usize);
+
+/// A softirq that ends with this value. Dropped by a task, it returns when the work runs nowhere.
+#[derive(Debug)]
+pub struct Owned(Softirq);
 
 /// All [`MAX_SOFTIRQS`] are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +57,54 @@ pub struct TooMany;
 /// Registers `work`, for good. It runs on the CPU on which it is raised, never twice at once
 /// there, and may take tasks' locks but should not sleep for long: others wait behind it.
 pub fn register(name: &'static str, work: Work) -> Result<Softirq, TooMany> {
-    let index = REGISTERED
-        .fetch_update(AcqRel, Acquire, |count| (count < MAX_SOFTIRQS).then_some(count + 1))
-        .map_err(|_| TooMany)?;
-    let entry = Entry { name, work, runs: AtomicU64::new(0) };
-    ENTRIES[index].set(entry).map_err(|_| TooMany)?;
-    Ok(Softirq(index))
+    let mut entry = Some(Arc::new(Entry { name, work, runs: AtomicU64::new(0) }));
+    for (index, place) in ENTRIES.iter().enumerate() {
+        let mut place = place.lock();
+        if place.is_none() {
+            *place = entry.take();
+            return Ok(Softirq(index));
+        }
+    }
+    Err(TooMany)
+}
+
+/// Registers `work` for as long as the answer lives.
+pub fn register_owned(name: &'static str, work: Work) -> Result<Owned, TooMany> {
+    register(name, work).map(Owned)
+}
+
+impl Owned {
+    /// The softirq, to be raised. After the end, raising it is in vain.
+    pub fn softirq(&self) -> Softirq {
+        self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let entry = ENTRIES[self.0.0].lock().take();
+        quiesce();
+        drop(entry);
+    }
+}
+
+/// Returns when every softirq and every interrupt handler that ran at the call has ended, on every
+/// CPU. Tasks only, and not from a softirq.
+pub fn quiesce() {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock();
+    for cpu in 0..cpu::count() {
+        raise(QUIESCE, cpu);
+    }
+    for had_turn in &HAD_TURN[..cpu::count()] {
+        had_turn.wait();
+    }
+}
+
+fn raise(bit: u64, cpu: usize) {
+    if PENDING[cpu].fetch_or(bit, AcqRel) == 0 {
+        WAKE[cpu].signal();
+    }
 }
 
 impl Softirq {
@@ -58,9 +115,7 @@ impl Softirq {
 
     /// Has the work run on CPU `cpu`. From any context.
     pub fn raise_on(self, cpu: usize) {
-        if PENDING[cpu].fetch_or(1 << self.0, AcqRel) == 0 {
-            WAKE[cpu].signal();
-        }
+        raise(1 << self.0, cpu);
     }
 }
 
@@ -75,7 +130,12 @@ pub(crate) fn start(cpu: usize) -> Result<(), SpawnError> {
             while pending != 0 {
                 let index = pending.trailing_zeros() as usize;
                 pending &= pending - 1;
-                if let Some(entry) = ENTRIES[index].get() {
+                let Some(place) = ENTRIES.get(index) else {
+                    HAD_TURN[cpu].signal();
+                    continue;
+                };
+                let entry = place.lock().clone();
+                if let Some(entry) = entry {
                     entry.runs.fetch_add(1, Relaxed);
                     (entry.work)();
                 }
@@ -88,6 +148,14 @@ pub(crate) fn start(cpu: usize) -> Result<(), SpawnError> {
 }
 
 /// Every softirq's name and how often it ran.
-pub fn stats() -> impl Iterator<Item = (&'static str, u64)> {
-    ENTRIES.iter().filter_map(Once::get).map(|entry| (entry.name, entry.runs.load(Relaxed)))
+pub fn stats() -> Vec<(&'static str, u64)> {
+    let of = |place: &SpinLock<Option<Arc<Entry>>>| {
+        place.lock().as_ref().map(|entry| (entry.name, entry.runs.load(Relaxed)))
+    };
+    ENTRIES.iter().filter_map(of).collect()
+}
+
+/// How many there are.
+pub(crate) fn count() -> usize {
+    ENTRIES.iter().filter(|place| place.lock().is_some()).count()
 }

@@ -41,6 +41,8 @@ pub struct Task {
     name: String,
     cpu: usize,
     priority: Priority,
+    /// Where its body's code lies: tells whose task it is.
+    code: usize,
     state: AtomicU8,
     context: UnsafeCell<Context>,
     stack: UnsafeCell<Option<Stack>>,
@@ -187,11 +189,29 @@ impl TaskHandle {
 }
 
 /// Starts a task that runs `body` once.
-pub fn spawn(
+pub fn spawn<B: FnOnce() + Send + 'static>(
     name: &str,
     placement: Placement,
     priority: Priority,
-    body: impl FnOnce() + Send + 'static,
+    body: B,
+) -> Result<TaskHandle, SpawnError> {
+    // An instance of this function is made where `body` is written, so its address tells whose task
+    // it is: the kernel's, or which module's.
+    spawn_boxed(name, placement, priority, call::<B> as *const () as usize, Box::new(body))
+}
+
+/// Never called: its instances are marks in the code of whoever spawns.
+#[inline(never)]
+fn call<B: FnOnce()>(body: Box<B>) {
+    body();
+}
+
+fn spawn_boxed(
+    name: &str,
+    placement: Placement,
+    priority: Priority,
+    code: usize,
+    body: Box<dyn FnOnce() + Send>,
 ) -> Result<TaskHandle, SpawnError> {
     let cpu = match placement {
         Placement::Cpu(cpu) if cpu < cpu::count() => cpu,
@@ -207,10 +227,11 @@ pub fn spawn(
         name: String::from(name),
         cpu,
         priority,
+        code,
         state: AtomicU8::new(TaskState::Blocked as u8),
         context: UnsafeCell::new(context),
         stack: UnsafeCell::new(Some(stack)),
-        body: UnsafeCell::new(Some(Box::new(body))),
+        body: UnsafeCell::new(Some(body)),
         finished: Event::new(),
         cpu_time_ns: AtomicU64::new(0),
         on_cpu_since_ns: AtomicU64::new(0),
@@ -219,6 +240,27 @@ pub fn spawn(
     TASKS.lock().insert(task.id, task.clone());
     wake(&task);
     Ok(TaskHandle(task))
+}
+
+/// How many tasks there are.
+pub(crate) fn count() -> usize {
+    TASKS.lock().len()
+}
+
+/// Waits until no task is left whose body lies within `code`, `deadline_ns` (ns since boot) at the
+/// latest. The name of one that is left.
+pub(crate) fn join_all_in(code: &core::ops::Range<usize>, deadline_ns: u64) -> Result<(), String> {
+    loop {
+        let left = TASKS.lock().values().find(|task| code.contains(&task.code)).cloned();
+        let Some(task) = left else { return Ok(()) };
+        while task.state() != TaskState::Dead {
+            if !task.finished.wait_until(deadline_ns) {
+                return Err(task.name.clone());
+            }
+        }
+        // For others who wait for the same task.
+        task.finished.signal();
+    }
 }
 
 /// First code of every task: the switch that led here left the queue locked.
@@ -257,6 +299,7 @@ pub(crate) fn adopt_idle(cpu: usize) {
         name: alloc::format!("idle/{cpu}"),
         cpu,
         priority: Priority::Idle,
+        code: 0,
         state: AtomicU8::new(TaskState::Runnable as u8),
         context: UnsafeCell::new(Context::empty()),
         stack: UnsafeCell::new(None),

@@ -33,6 +33,12 @@ pub fn set_cpu_deadline(deadline_ns: Option<u64>) {
     }
 }
 
+/// CPUs on which an extra deadline stands.
+pub(crate) fn armed_by_users() -> usize {
+    let is_armed = |&cpu: &usize| cpu::local_of(cpu).extra_deadline_ns.load(Relaxed) != DISARMED;
+    (0..cpu::count()).filter(is_armed).count()
+}
+
 /// Arms this CPU's timer if it is not armed for early enough. Interrupts are off.
 pub(crate) fn rearm() {
     let (tick, sleeper) = task::deadlines();

@@ -155,7 +155,7 @@ fn irqstat(_node: &Node, arguments: &[&str]) -> Done {
         say!("{dropped} typed bytes were dropped because nobody read them");
     }
     let softirqs: Vec<String> =
-        softirq::stats().map(|(name, runs)| alloc::format!("{name} {runs}")).collect();
+        softirq::stats().into_iter().map(|(name, runs)| alloc::format!("{name} {runs}")).collect();
     say!("softirqs: {}", if softirqs.is_empty() { String::from("none") } else { softirqs.join(", ") });
     Ok(())
 }

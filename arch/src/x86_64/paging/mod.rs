@@ -23,6 +23,7 @@ mod table;
 
 pub use stack::{MAX_STACK_BYTES, Stack, alloc_stack, free_stack};
 pub(super) use table::PageTable;
+pub use table::tables_made;
 
 use super::addr::{
     DIRECT_MAP_BASE, DIRECT_MAP_BYTES, KERNEL_BASE, PAGE_BYTES, PhysAddr, PhysRange, VMAP_BASE, VirtAddr,

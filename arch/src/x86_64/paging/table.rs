@@ -5,12 +5,20 @@
 
 use super::{FrameSource, MapError};
 use crate::x86_64::addr::{PAGE_BYTES, PhysAddr, VirtAddr, phys_to_virt};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use x86_64::structures::paging::PageTableFlags as Flags;
 
 const ENTRIES: usize = 512;
 /// Bits 12 to 51: the physical address in an entry.
 const ADDRESS_MASK: u64 = 0x000f_ffff_ffff_f000;
+
+/// Tables made since the start; they are never freed.
+static TABLES: AtomicUsize = AtomicUsize::new(0);
+
+/// Frames that have become page tables, besides those of the image.
+pub fn tables_made() -> usize {
+    TABLES.load(Ordering::Relaxed)
+}
 
 /// One table, as it lies in memory.
 #[repr(C, align(4096))]
@@ -215,5 +223,6 @@ fn new_table(source: FrameSource) -> Result<PhysAddr, MapError> {
     }
     // SAFETY: the source gave the frame away, and the direct map in force reaches it.
     unsafe { phys_to_virt(frame).write_bytes(0, PAGE_BYTES as usize) };
+    TABLES.fetch_add(1, Ordering::Relaxed);
     Ok(frame)
 }
