@@ -14,7 +14,7 @@ use kcore::sync::{IrqSpinLock, Once};
 use kcore::time;
 use nvme_protocol::register::admin_queue_attributes;
 use nvme_protocol::{
-    Awaited, COMMAND_DEADLINE_NS, Class, Cns, Command, Completion, IDENTIFY_BYTES, Status, Violation,
+    Awaited, COMMAND_DEADLINE_NS, Class, Cns, Command, Completion, IDENTIFY_BYTES, Planned, Status, Violation,
 };
 
 use crate::guard::Guard;
@@ -131,7 +131,7 @@ impl Admin {
             return Err(AdminError::NotTaken);
         }
         self.queue
-            .submit(Class::Synchronous, command, None, number, now_ns)
+            .submit(Class::Synchronous, &Planned::alone(command), number, now_ns)
             .map_err(|(NotQueued::Full(_) | NotQueued::Closed(_))| AdminError::NotTaken)?;
         self.queue.kick();
         let in_time = self.answered.wait_until(now_ns + COMMAND_DEADLINE_NS);

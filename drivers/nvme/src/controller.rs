@@ -21,8 +21,8 @@ use kcore::task::{self, Placement, Priority, SpawnError};
 use kcore::{block, cpu, time};
 use nvme_protocol::register::Capabilities;
 use nvme_protocol::{
-    Cns, Command, Controller as Identity, ControllerError, Feature, Limits, Namespace, PAGE_BYTES,
-    namespace_list,
+    Cns, Command, CommandLimits, Controller as Identity, ControllerError, ControllerLimits, Feature, Limits,
+    Namespace, PAGE_BYTES, namespace_list,
 };
 
 use crate::admin::{Admin, AdminError};
@@ -131,6 +131,8 @@ pub struct Controller {
     guard: Arc<Guard>,
     phase: AtomicU8,
     identity: Identity,
+    limits: ControllerLimits,
+    cache: Cache,
     /// Identifier and shape of each namespace that became a disk; checked again after a reset.
     namespaces: Vec<(u32, Namespace)>,
     disks: Once<Vec<Arc<NvmeDisk>>>,
@@ -160,6 +162,8 @@ impl Controller {
         msix.bind(0, admin.connect(&format!("{name}/admin"), 0).map_err(StartError::Interrupt)?);
         admin.enable(&registers).map_err(StartError::Ready)?;
         let identity = identify(&admin, capabilities)?;
+        let limits = command_limits(&admin, &identity, capabilities);
+        let cache = find_cache(&admin, &identity);
 
         let pairs = request_pairs(&admin, (cpu::count() as u16).min(messages))?;
         if registers.len_bytes() < capabilities.window_bytes(pairs) {
@@ -176,12 +180,12 @@ impl Controller {
         create_queues(&admin, &queues)?;
         let namespaces = find_namespaces(&name, &admin, &identity)?;
         log::info!(
-            "{name} at {}: {} (serial {}, firmware {}), {pairs} queue pairs of {entries}, {}",
+            "{name} at {}: {} (serial {}, firmware {}), {pairs} queue pairs of {entries}, {cache}, {}",
             device.address,
             identity.model,
             identity.serial,
             identity.firmware,
-            describe_cache(&admin, &identity),
+            if identity.has_sgl { "scatter-gather lists" } else { "no scatter-gather lists" },
         );
         let controller = Arc::new(Controller {
             bus_master: Mutex::new(Some(bus_master)),
@@ -194,6 +198,8 @@ impl Controller {
             guard,
             phase: AtomicU8::new(Phase::Running as u8),
             identity,
+            limits,
+            cache,
             namespaces,
             disks: Once::new(),
         });
@@ -212,11 +218,10 @@ impl Controller {
     }
 
     fn register_disks(self: &Arc<Self>) {
-        let limit = self.identity.max_transfer_bytes;
         let mut disks = Vec::new();
         for (slot, (id, namespace)) in self.namespaces.iter().enumerate() {
             let name = format!("{}n{id}", self.name);
-            let Some(limits) = Limits::new(*id, *namespace, limit) else {
+            let Some(limits) = Limits::new(*id, *namespace, &self.limits) else {
                 log::error!("{name}: not usable: a transfer cannot hold one sector");
                 continue;
             };
@@ -255,6 +260,11 @@ impl Controller {
 
     pub fn model(&self) -> String {
         format!("{} {}", self.identity.model, self.identity.serial)
+    }
+
+    /// Whether completed writes may be lost with the power. Whoever does not say is taken to have it.
+    pub fn has_volatile_cache(&self) -> bool {
+        self.cache == Cache::On
     }
 
     pub fn stats(&self, disk: usize) -> DiskStats {
@@ -500,13 +510,39 @@ fn find_namespaces(
     Ok(namespaces)
 }
 
-fn describe_cache(queue: &Admin, identity: &Identity) -> &'static str {
+/// What the NVM command set adds to the controller's data. Old controllers fail the question, which
+/// says that they set no limits of this kind.
+fn command_limits(queue: &Admin, identity: &Identity, capabilities: Capabilities) -> ControllerLimits {
+    let page = queue.identify(Cns::NvmController, 0).ok();
+    let limits = page.map(|page| CommandLimits::parse(&page, capabilities.min_page_bytes()));
+    ControllerLimits::new(identity, limits.as_ref())
+}
+
+/// The volatile write cache of a controller (NVMe sec 5.27.1.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cache {
+    None,
+    Off,
+    On,
+}
+
+impl fmt::Display for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cache::None => "no volatile write cache",
+            Cache::Off => "volatile write cache off",
+            Cache::On => "volatile write cache on",
+        })
+    }
+}
+
+fn find_cache(queue: &Admin, identity: &Identity) -> Cache {
     if !identity.has_volatile_write_cache {
-        return "no volatile write cache";
+        return Cache::None;
     }
     match queue.execute(Command::get_feature(Feature::VolatileWriteCache)) {
-        Ok(completion) if completion.result & 1 == 0 => "volatile write cache off",
+        Ok(completion) if completion.result & 1 == 0 => Cache::Off,
         // Whoever does not say must be taken to have it on; flushes are sent in any case.
-        _ => "volatile write cache on",
+        _ => Cache::On,
     }
 }

@@ -3,9 +3,11 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 
-use kcore::block::{BlockIo, BlockOp, Disk, DiskStats, Rejected, SubmitError};
+use arrayvec::ArrayVec;
+use kcore::block::{BlockIo, BlockOp, Disk, DiskFeatures, DiskStats, Rejected, SubmitError};
+use kcore::dma::DmaMemory;
 use kcore::time;
-use nvme_protocol::{Class, Limits, Operation, Refusal, Request};
+use nvme_protocol::{Class, Limits, MAX_SEGMENTS, Operation, Refusal, Request, Segment};
 
 use crate::controller::{Controller, Phase};
 use crate::io::Outstanding;
@@ -41,21 +43,25 @@ impl NvmeDisk {
             BlockOp::Read => Operation::Read,
             BlockOp::Write => Operation::Write,
             BlockOp::Flush => Operation::Flush,
-            BlockOp::Discard | BlockOp::WriteZeroes => {
-                return Err(Rejected { error: SubmitError::Unsupported, io });
-            }
+            BlockOp::Discard => Operation::Discard,
+            BlockOp::WriteZeroes => Operation::WriteZeroes,
         };
-        if io.memory.as_ref().is_some_and(|memory| memory.segment_count() > 1) {
+        // More than any controller here may be given.
+        if io.memory.as_ref().is_some_and(|memory| memory.segment_count() > MAX_SEGMENTS) {
             return Err(Rejected { error: SubmitError::BadMemory, io });
         }
-        let memory = io.memory.as_ref().and_then(|memory| memory.segments().next());
-        let memory = memory.map(|segment| (segment.phys.as_u64(), segment.bytes as u64));
+        let segments: ArrayVec<_, MAX_SEGMENTS> = io
+            .memory
+            .iter()
+            .flat_map(DmaMemory::segments)
+            .map(|segment| Segment { address: segment.phys.as_u64(), bytes: segment.bytes as u64 })
+            .collect();
         let request = Request {
             operation,
             first_sector: io.first_sector,
             sectors: io.sectors,
             force_unit_access: io.force_unit_access,
-            memory,
+            memory: &segments,
         };
         let planned = match self.limits.plan(&request) {
             Ok(planned) => planned,
@@ -64,6 +70,7 @@ impl NvmeDisk {
                     Refusal::OutOfRange => SubmitError::OutOfRange,
                     Refusal::BadMemory => SubmitError::BadMemory,
                     Refusal::ReadOnly => SubmitError::ReadOnly,
+                    Refusal::Unsupported => SubmitError::Unsupported,
                 };
                 return Err(Rejected { error, io });
             }
@@ -109,6 +116,18 @@ impl Disk for NvmeDisk {
 
     fn max_transfer_bytes(&self) -> u32 {
         self.limits.max_transfer_bytes()
+    }
+
+    fn features(&self) -> DiskFeatures {
+        let limits = &self.limits;
+        DiskFeatures {
+            discard: limits.max_discard_sectors() > 0,
+            write_zeroes: limits.max_write_zeroes_sectors() > 0,
+            max_discard_sectors: limits.max_discard_sectors(),
+            max_write_zeroes_sectors: limits.max_write_zeroes_sectors(),
+            max_segments: limits.max_segments(),
+            volatile_cache: self.controller.has_volatile_cache(),
+        }
     }
 
     fn submit(&self, io: BlockIo) -> Result<(), Rejected> {

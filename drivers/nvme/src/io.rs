@@ -60,6 +60,8 @@ impl fmt::Display for Failure {
             Operation::Read => write!(f, "reading {sectors} sectors at {first_sector}: {status}"),
             Operation::Write => write!(f, "writing {sectors} sectors at {first_sector}: {status}"),
             Operation::Flush => write!(f, "flushing: {status}"),
+            Operation::Discard => write!(f, "discarding {sectors} sectors at {first_sector}: {status}"),
+            Operation::WriteZeroes => write!(f, "zeroing {sectors} sectors at {first_sector}: {status}"),
         }
     }
 }
@@ -69,6 +71,8 @@ struct Counters {
     reads: AtomicU64,
     writes: AtomicU64,
     flushes: AtomicU64,
+    discards: AtomicU64,
+    write_zeroes: AtomicU64,
     errors: AtomicU64,
 }
 
@@ -131,7 +135,7 @@ impl IoQueue {
         outstanding: Outstanding,
         now_ns: u64,
     ) -> Result<(), NotQueued<Outstanding>> {
-        self.queue.submit(class, planned.command, planned.transfer.as_ref(), outstanding, now_ns)?;
+        self.queue.submit(class, planned, outstanding, now_ns)?;
         self.guard.watch();
         Ok(())
     }
@@ -180,6 +184,8 @@ impl IoQueue {
                 Operation::Read => &counters.reads,
                 Operation::Write => &counters.writes,
                 Operation::Flush => &counters.flushes,
+                Operation::Discard => &counters.discards,
+                Operation::WriteZeroes => &counters.write_zeroes,
             };
             counter.fetch_add(1, Relaxed);
         }
@@ -213,6 +219,8 @@ impl IoQueue {
             stats.reads += counters.reads.load(Relaxed);
             stats.writes += counters.writes.load(Relaxed);
             stats.flushes += counters.flushes.load(Relaxed);
+            stats.discards += counters.discards.load(Relaxed);
+            stats.write_zeroes += counters.write_zeroes.load(Relaxed);
             stats.errors += counters.errors.load(Relaxed);
         }
         stats.doorbells += self.queue.doorbells();

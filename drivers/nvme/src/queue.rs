@@ -1,4 +1,4 @@
-//! A queue pair in memory: rings, PRP lists and doorbells around the pure bookkeeping.
+//! A queue pair in memory: rings, lists and doorbells around the pure bookkeeping.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,8 +8,8 @@ use kcore::dma::DmaBuffer;
 use kcore::memory::OutOfMemory;
 use kcore::sync::IrqSpinLock;
 use nvme_protocol::{
-    Accepted, COMPLETION_BYTES, Class, Command, Full, LIST_BYTES, QueuePair, SUBMISSION_BYTES, SecondPrp,
-    Transfer, Violation,
+    ATTACHMENT_BYTES, Accepted, Attachment, COMPLETION_BYTES, Class, Command, Full, Planned, QueuePair,
+    SUBMISSION_BYTES, Violation,
 };
 
 use crate::registers::Registers;
@@ -46,8 +46,8 @@ pub struct Queue<T> {
     registers: Arc<Registers>,
     submission: DmaBuffer,
     completion: DmaBuffer,
-    /// Room for one PRP list per identifier, for queues that transfer more than two pages.
-    lists: Option<DmaBuffer>,
+    /// Room for one attachment per identifier, for queues whose commands have any.
+    attachments: Option<DmaBuffer>,
     submission_doorbell: usize,
     completion_doorbell: usize,
     entries: u16,
@@ -63,7 +63,7 @@ impl<T> Queue<T> {
         number: u16,
         entries: u16,
         reserved: u16,
-        with_lists: bool,
+        with_attachments: bool,
     ) -> Result<Queue<T>, OutOfMemory> {
         let pair = QueuePair::new(number, entries, reserved).map_err(|_| OutOfMemory {
             what: "an NVMe queue's identifiers",
@@ -75,8 +75,8 @@ impl<T> Queue<T> {
         Ok(Queue {
             submission: DmaBuffer::new(count * SUBMISSION_BYTES, "an NVMe submission queue")?,
             completion: DmaBuffer::new(count * COMPLETION_BYTES, "an NVMe completion queue")?,
-            lists: match with_lists {
-                true => Some(DmaBuffer::new(count * LIST_BYTES, "an NVMe queue's PRP lists")?),
+            attachments: match with_attachments {
+                true => Some(DmaBuffer::new(count * ATTACHMENT_BYTES, "an NVMe queue's lists")?),
                 false => None,
             },
             submission_doorbell: capabilities.submission_doorbell(number),
@@ -111,8 +111,7 @@ impl<T> Queue<T> {
     pub fn submit(
         &self,
         class: Class,
-        command: Command,
-        transfer: Option<&Transfer>,
+        planned: &Planned,
         payload: T,
         now_ns: u64,
     ) -> Result<(), NotQueued<T>> {
@@ -122,10 +121,7 @@ impl<T> Queue<T> {
         }
         let submission =
             inner.pair.submit(class, payload, now_ns).map_err(|Full(payload)| NotQueued::Full(payload))?;
-        let command = match transfer {
-            Some(transfer) => self.with_list(command, transfer, submission.index),
-            None => command,
-        };
+        let command = self.attach(planned, submission.index);
         let base = usize::from(submission.place) * SUBMISSION_BYTES;
         let dwords = command.with_identifier(submission.identifier);
         for (place, pair) in dwords.as_chunks::<2>().0.iter().enumerate() {
@@ -134,16 +130,15 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Writes the PRP list that a transfer of three pages and more needs.
-    fn with_list(&self, command: Command, transfer: &Transfer, index: u16) -> Command {
-        let (SecondPrp::List { .. }, Some(lists)) = (transfer.second_prp(), &self.lists) else {
+    /// Writes what the command needs beside its entry.
+    fn attach(&self, planned: &Planned, index: u16) -> Command {
+        let (attachment, command) = (&planned.attachment, planned.command);
+        let Some(room) = self.attachments.as_ref().filter(|_| *attachment != Attachment::None) else {
             return command;
         };
-        let base = usize::from(index) * LIST_BYTES;
-        for (place, page) in transfer.list().enumerate() {
-            lists.write_u64(base + 8 * place, page);
-        }
-        command.with_list(lists.phys().as_u64() + base as u64)
+        let base = usize::from(index) * ATTACHMENT_BYTES;
+        attachment.write(|place, word| room.write_u64(base + 8 * place, word));
+        command.with_attachment(attachment, room.phys().as_u64() + base as u64)
     }
 
     /// Tells the controller of everything queued since the last time: one doorbell, or none.

@@ -46,6 +46,10 @@ pub struct Controller {
     pub max_transfer_bytes: Option<u64>,
     pub namespaces: u32,
     pub has_volatile_write_cache: bool,
+    /// Whether data may be described by an SGL of data blocks at dword addresses.
+    pub has_sgl: bool,
+    pub has_dataset_management: bool,
+    pub has_write_zeroes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +97,40 @@ impl Controller {
             max_transfer_bytes,
             namespaces: u32_at(page, 516),
             has_volatile_write_cache: page[525] & 1 != 0,
+            // SGLS: 01b without alignment, 10b dwords; 11b is reserved.
+            has_sgl: matches!(page[536] & 0b11, 0b01 | 0b10),
+            // ONCS.
+            has_dataset_management: page[520] & 1 << 2 != 0,
+            has_write_zeroes: page[520] & 1 << 3 != 0,
         })
+    }
+}
+
+/// The limits of commands that move no data (NVM sec 4.1.5.2, figure 102). Controllers older than
+/// this structure, and those that leave a field zero, do not name theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommandLimits {
+    /// Most bytes of a WRITE ZEROES command.
+    pub write_zeroes_bytes: Option<u64>,
+    /// Most sectors of one range of a DATASET MANAGEMENT command.
+    pub range_sectors: Option<u32>,
+    /// Most sectors of all its ranges.
+    pub deallocate_sectors: Option<u64>,
+}
+
+impl CommandLimits {
+    /// `min_page_bytes` is CAP.MPSMIN's, the unit of WZSL.
+    #[must_use]
+    pub fn parse(page: &Page, min_page_bytes: u64) -> Self {
+        let pages = |power: u8| 1_u64.checked_shl(u32::from(power));
+        Self {
+            write_zeroes_bytes: match page[1] {
+                0 => None,
+                power => pages(power).and_then(|pages| pages.checked_mul(min_page_bytes)),
+            },
+            range_sectors: Some(u32_at(page, 4)).filter(|sectors| *sectors != 0),
+            deallocate_sectors: Some(u64_at(page, 8)).filter(|sectors| *sectors != 0),
+        }
     }
 }
 
@@ -105,6 +142,9 @@ pub struct Namespace {
     /// 9 or 12.
     pub sector_shift: u8,
     pub write_protected: bool,
+    /// Whether WRITE ZEROES may deallocate: the sectors read as zeroes then, and the controller
+    /// knows the bit that allows it.
+    pub zeroes_by_deallocation: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +205,9 @@ impl Namespace {
         if sectors > u64::MAX >> power {
             return Err(NamespaceError::TooLarge { sectors });
         }
-        Ok(Self { sectors, sector_shift: power, write_protected: page[99] & 1 != 0 })
+        // DLFEAT: what deallocated sectors read as in bits 2:0, the bit of WRITE ZEROES in bit 3.
+        let zeroes_by_deallocation = page[33] & 0b1111 == 0b1001;
+        Ok(Self { sectors, sector_shift: power, write_protected: page[99] & 1 != 0, zeroes_by_deallocation })
     }
 
     #[must_use]
@@ -201,7 +243,9 @@ mod tests {
         page[512] = 0x66;
         page[513] = 0x44;
         page[516..520].copy_from_slice(&256_u32.to_le_bytes());
+        page[520] = 0b1100;
         page[525] = 7;
+        page[536] = 1;
         page
     }
 
@@ -222,7 +266,37 @@ mod tests {
         assert_eq!(controller.firmware, "10.0.2");
         assert_eq!(controller.max_transfer_bytes, Some(512 * 1024));
         assert_eq!(controller.namespaces, 256);
-        assert!(controller.has_volatile_write_cache);
+        assert!(controller.has_volatile_write_cache && controller.has_sgl);
+        assert!(controller.has_dataset_management && controller.has_write_zeroes);
+    }
+
+    #[test]
+    fn what_a_controller_does_not_have_is_not_used() {
+        let mut page = controller_page();
+        (page[520], page[525]) = (0, 6);
+        for reserved in [0b00, 0b11] {
+            page[536] = reserved;
+            let controller = Controller::parse(&page, 4096).unwrap();
+            assert!(!controller.has_sgl && !controller.has_volatile_write_cache);
+            assert!(!controller.has_dataset_management && !controller.has_write_zeroes);
+        }
+    }
+
+    #[test]
+    fn limits_are_named_or_not() {
+        let mut page = [0; IDENTIFY_BYTES];
+        assert_eq!(CommandLimits::parse(&page, 4096), CommandLimits::default());
+        page[1] = 9;
+        page[4..8].copy_from_slice(&2048_u32.to_le_bytes());
+        page[8..16].copy_from_slice(&(1_u64 << 33).to_le_bytes());
+        let limits = CommandLimits {
+            write_zeroes_bytes: Some(2 << 20),
+            range_sectors: Some(2048),
+            deallocate_sectors: Some(1 << 33),
+        };
+        assert_eq!(CommandLimits::parse(&page, 4096), limits);
+        page[1] = 64;
+        assert_eq!(CommandLimits::parse(&page, 4096).write_zeroes_bytes, None);
     }
 
     #[test]
@@ -240,9 +314,18 @@ mod tests {
     fn a_namespace_is_read() {
         let namespace = Namespace::parse(&namespace_page(131_072, 9)).unwrap();
         assert_eq!((namespace.sectors, namespace.sector_bytes()), (131_072, 512));
-        assert!(!namespace.write_protected);
+        assert!(!namespace.write_protected && !namespace.zeroes_by_deallocation);
         let namespace = Namespace::parse(&namespace_page(16_384, 12)).unwrap();
         assert_eq!(namespace.sector_bytes(), 4096);
+    }
+
+    #[test]
+    fn zeroes_come_by_deallocation_only_where_that_reads_as_zeroes() {
+        for (features, expected) in [(0b0_1001, true), (0b1_1001, true), (0b1010, false), (0b0001, false)] {
+            let mut page = namespace_page(8, 9);
+            page[33] = features;
+            assert_eq!(Namespace::parse(&page).unwrap().zeroes_by_deallocation, expected, "{features:#b}");
+        }
     }
 
     #[test]
@@ -280,6 +363,8 @@ mod tests {
         #[test]
         fn any_page_is_judged_without_a_panic(page in any_page(), min_page_power in 12_u32..28) {
             let _ = Controller::parse(&page, 1 << min_page_power);
+            let limits = CommandLimits::parse(&page, 1 << min_page_power);
+            prop_assert!(limits.write_zeroes_bytes != Some(0) && limits.range_sectors != Some(0));
             let listed: Vec<_> = namespace_list(&page).collect();
             prop_assert!(listed.len() <= 1024 && listed.is_sorted());
         }

@@ -18,6 +18,7 @@
 
 extern crate alloc;
 
+mod attachment;
 mod awaited;
 mod command;
 mod completion;
@@ -29,13 +30,16 @@ mod request;
 mod transfer;
 mod watchdog;
 
+pub use attachment::{ATTACHMENT_BYTES, Attachment, MAX_SEGMENTS, Range, Scatter, ScatterError, Segment};
 pub use awaited::Awaited;
 pub use command::{Cns, Command, Feature};
 pub use completion::{Completion, Status};
 pub use identifiers::Class;
-pub use identify::{Controller, ControllerError, IDENTIFY_BYTES, Namespace, NamespaceError, namespace_list};
+pub use identify::{
+    CommandLimits, Controller, ControllerError, IDENTIFY_BYTES, Namespace, NamespaceError, namespace_list,
+};
 pub use queue::{Accepted, Full, MAX_ENTRIES, QueuePair, Submission, Violation};
-pub use request::{Limits, Operation, Planned, Refusal, Request};
+pub use request::{ControllerLimits, Limits, Operation, Planned, Refusal, Request};
 pub use transfer::{
     LIST_BYTES, LIST_ENTRIES, MAX_TRANSFER_BYTES, PAGE_BYTES, SecondPrp, Transfer, TransferError,
 };

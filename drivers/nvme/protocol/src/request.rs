@@ -4,8 +4,9 @@
 //! the namespace here, before anything is written into a queue: the controller would refuse a
 //! range that does not exist, but it would believe a length that the memory does not have.
 
+use crate::attachment::{Attachment, MAX_SEGMENTS, Range, Scatter, Segment};
 use crate::command::Command;
-use crate::identify::Namespace;
+use crate::identify::{CommandLimits, Controller, Namespace};
 use crate::transfer::{MAX_TRANSFER_BYTES, Transfer};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,34 +14,87 @@ pub enum Operation {
     Read,
     Write,
     Flush,
+    Discard,
+    WriteZeroes,
 }
 
-/// What is asked. `memory` is its physical address and length.
+/// What is asked. `memory` is where the data lies, in its order; none for what moves no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct Request<'a> {
     pub operation: Operation,
     pub first_sector: u64,
     pub sectors: u32,
     pub force_unit_access: bool,
-    pub memory: Option<(u64, u64)>,
+    pub memory: &'a [Segment],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The sectors do not exist, or are none, or more than one command may move.
+    /// The sectors do not exist, or are none, or more than one command may take.
     OutOfRange,
-    /// The memory is missing, too short, or not at a multiple of four bytes.
+    /// The memory is missing, has another length, is not made of whole dwords at such places, or
+    /// lies in more pieces than the controller can do with.
     BadMemory,
     ReadOnly,
+    /// The controller does not have the command.
+    Unsupported,
 }
 
 /// A request that was found sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
     pub command: Command,
-    /// `None` for a flush, which moves nothing.
-    pub transfer: Option<Transfer>,
+    pub attachment: Attachment,
 }
+
+impl Planned {
+    /// A command that says it all.
+    #[must_use]
+    pub const fn alone(command: Command) -> Self {
+        Self { command, attachment: Attachment::None }
+    }
+}
+
+/// What a controller allows a command of any of its namespaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ControllerLimits {
+    /// `None` where the controller sets no limit.
+    transfer_bytes: Option<u64>,
+    has_sgl: bool,
+    /// `None` where it does not have the command, as below.
+    write_zeroes_bytes: Option<u64>,
+    discard_sectors: Option<u64>,
+}
+
+impl ControllerLimits {
+    /// From what the controller says of itself; `commands` if it has that structure.
+    #[must_use]
+    pub fn new(controller: &Controller, commands: Option<&CommandLimits>) -> Self {
+        let no_limits = CommandLimits::default();
+        let named = commands.unwrap_or(&no_limits);
+        // Controllers that do not have the structure are from a time when the limit of a transfer
+        // was taken to be that of WRITE ZEROES too.
+        let write_zeroes_bytes = match commands {
+            Some(commands) => commands.write_zeroes_bytes,
+            None => controller.max_transfer_bytes,
+        };
+        let discard_sectors = u64::from(named.range_sectors.unwrap_or(u32::MAX))
+            .min(named.deallocate_sectors.unwrap_or(u64::MAX));
+        Self {
+            transfer_bytes: controller.max_transfer_bytes,
+            has_sgl: controller.has_sgl,
+            write_zeroes_bytes: controller.has_write_zeroes.then_some(write_zeroes_bytes.unwrap_or(u64::MAX)),
+            discard_sectors: controller.has_dataset_management.then_some(discard_sectors),
+        }
+    }
+}
+
+/// Most bytes of a discard or a write of zeroes here, whatever the controller allows: how long one
+/// takes grows with it in many disks, and it must be over long before a command's deadline.
+const MAX_COMMAND_BYTES: u64 = 256 << 20;
+
+/// NLB of WRITE ZEROES has 16 bits and is zero-based.
+const MAX_ZEROED_SECTORS: u64 = 1 << 16;
 
 /// What one namespace can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,18 +102,35 @@ pub struct Limits {
     namespace_id: u32,
     namespace: Namespace,
     max_transfer_bytes: u32,
+    max_segments: u16,
+    /// 0: the controller does not have the command.
+    max_discard_sectors: u32,
+    max_write_zeroes_sectors: u32,
 }
 
 impl Limits {
-    /// The controller's transfer limit counts as far as it is below the driver's own. `None`
-    /// where not even one sector could be moved.
+    /// The controller's limits count as far as they are below the driver's own. `None` where not
+    /// even one sector could be moved.
     #[must_use]
-    pub fn new(namespace_id: u32, namespace: Namespace, controller_limit_bytes: Option<u64>) -> Option<Self> {
-        let limit = controller_limit_bytes.unwrap_or(u64::MAX).min(u64::from(MAX_TRANSFER_BYTES));
-        let whole_sectors = limit >> namespace.sector_shift << namespace.sector_shift;
+    pub fn new(namespace_id: u32, namespace: Namespace, controller: &ControllerLimits) -> Option<Self> {
+        let shift = namespace.sector_shift;
+        let limit = controller.transfer_bytes.unwrap_or(u64::MAX).min(u64::from(MAX_TRANSFER_BYTES));
         // At most MAX_TRANSFER_BYTES, so nothing is lost.
-        let max_transfer_bytes = whole_sectors as u32;
-        (max_transfer_bytes != 0).then_some(Self { namespace_id, namespace, max_transfer_bytes })
+        let max_transfer_bytes = (limit >> shift << shift) as u32;
+        if max_transfer_bytes == 0 {
+            return None;
+        }
+        let zeroed = controller.write_zeroes_bytes.unwrap_or(0).min(MAX_COMMAND_BYTES) >> shift;
+        let discarded = controller.discard_sectors.unwrap_or(0).min(MAX_COMMAND_BYTES >> shift);
+        Some(Self {
+            namespace_id,
+            namespace,
+            max_transfer_bytes,
+            max_segments: if controller.has_sgl { MAX_SEGMENTS as u16 } else { 1 },
+            // Both at most MAX_COMMAND_BYTES / 512.
+            max_discard_sectors: discarded as u32,
+            max_write_zeroes_sectors: zeroed.min(MAX_ZEROED_SECTORS) as u32,
+        })
     }
 
     #[must_use]
@@ -72,121 +143,84 @@ impl Limits {
         self.max_transfer_bytes
     }
 
-    pub fn plan(&self, request: &Request) -> Result<Planned, Refusal> {
-        if request.operation == Operation::Flush {
-            return Ok(Planned { command: Command::flush(self.namespace_id), transfer: None });
+    /// Most pieces of a transfer's memory.
+    #[must_use]
+    pub fn max_segments(&self) -> u16 {
+        self.max_segments
+    }
+
+    /// Most sectors of a discard; 0 where there is none.
+    #[must_use]
+    pub fn max_discard_sectors(&self) -> u32 {
+        self.max_discard_sectors
+    }
+
+    /// Most sectors of a write of zeroes; 0 where there is none.
+    #[must_use]
+    pub fn max_write_zeroes_sectors(&self) -> u32 {
+        self.max_write_zeroes_sectors
+    }
+
+    pub fn plan(&self, request: &Request<'_>) -> Result<Planned, Refusal> {
+        let Request { operation, first_sector, sectors, force_unit_access, memory } = *request;
+        let namespace = self.namespace_id;
+        if operation == Operation::Flush {
+            return Ok(Planned::alone(Command::flush(namespace)));
         }
-        if request.operation == Operation::Write && self.namespace.write_protected {
+        if operation != Operation::Read && self.namespace.write_protected {
             return Err(Refusal::ReadOnly);
         }
-        let end = request.first_sector.checked_add(u64::from(request.sectors));
+        let most = match operation {
+            Operation::Discard => self.max_discard_sectors,
+            Operation::WriteZeroes => self.max_write_zeroes_sectors,
+            _ => self.max_transfer_bytes >> self.namespace.sector_shift,
+        };
+        if most == 0 {
+            return Err(Refusal::Unsupported);
+        }
+        let end = first_sector.checked_add(u64::from(sectors));
         let exists = end.is_some_and(|end| end <= self.namespace.sectors);
-        // At most 2^32 sectors of 2^12 bytes: this product cannot overflow.
-        let bytes = u64::from(request.sectors) << self.namespace.sector_shift;
-        if !exists || bytes == 0 || bytes > u64::from(self.max_transfer_bytes) {
+        if !exists || sectors == 0 || sectors > most {
             return Err(Refusal::OutOfRange);
         }
-        // Both bounded by MAX_TRANSFER_BYTES now: 256 sectors of 512 bytes at most.
-        let (bytes, sectors) = (bytes as u32, request.sectors as u16);
-        let (address, available) = request.memory.ok_or(Refusal::BadMemory)?;
-        if available < u64::from(bytes) {
+        let command = match operation {
+            Operation::Discard => {
+                let attachment = Attachment::Range(Range { first_sector, sectors });
+                return Ok(Planned { command: Command::deallocate(namespace), attachment });
+            }
+            Operation::WriteZeroes => {
+                let deallocate = self.namespace.zeroes_by_deallocation;
+                let command =
+                    Command::write_zeroes(namespace, first_sector, sectors, force_unit_access, deallocate);
+                return Ok(Planned::alone(command));
+            }
+            Operation::Write => Command::write(namespace, first_sector, sectors, force_unit_access),
+            Operation::Read | Operation::Flush => {
+                Command::read(namespace, first_sector, sectors, force_unit_access)
+            }
+        };
+        // At most max_transfer_bytes.
+        self.with_memory(command, sectors << self.namespace.sector_shift, memory)
+    }
+
+    /// Memory in one piece is described by PRPs, which every controller has and which need no
+    /// attachment where the data lies in two pages at most.
+    fn with_memory(&self, command: Command, bytes: u32, memory: &[Segment]) -> Result<Planned, Refusal> {
+        if memory.len() > usize::from(self.max_segments) {
             return Err(Refusal::BadMemory);
         }
-        let transfer = Transfer::plan(address, bytes).map_err(|_| Refusal::BadMemory)?;
-        let build = match request.operation {
-            Operation::Write => Command::write,
-            Operation::Read | Operation::Flush => Command::read,
-        };
-        let command =
-            build(self.namespace_id, request.first_sector, sectors, request.force_unit_access, &transfer);
-        Ok(Planned { command, transfer: Some(transfer) })
+        if let [whole] = memory {
+            if whole.bytes < u64::from(bytes) {
+                return Err(Refusal::BadMemory);
+            }
+            let transfer = Transfer::plan(whole.address, bytes).map_err(|_| Refusal::BadMemory)?;
+            let command = command.with_transfer(&transfer);
+            return Ok(Planned { command, attachment: Attachment::of(&transfer) });
+        }
+        let scatter = Scatter::plan(memory, bytes).map_err(|_| Refusal::BadMemory)?;
+        Ok(Planned { command, attachment: Attachment::Scatter(scatter) })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn limits(sectors: u64, sector_shift: u8, write_protected: bool) -> Limits {
-        Limits::new(1, Namespace { sectors, sector_shift, write_protected }, None).unwrap()
-    }
-
-    fn read(first_sector: u64, sectors: u32) -> Request {
-        Request {
-            operation: Operation::Read,
-            first_sector,
-            sectors,
-            force_unit_access: false,
-            memory: Some((0x1_0048, 0x4_0000)),
-        }
-    }
-
-    #[test]
-    fn the_last_sector_is_the_last() {
-        let limits = limits(1000, 9, false);
-        assert!(limits.plan(&read(999, 1)).is_ok());
-        assert_eq!(limits.plan(&read(999, 2)), Err(Refusal::OutOfRange));
-        assert_eq!(limits.plan(&read(1000, 1)), Err(Refusal::OutOfRange));
-        assert_eq!(limits.plan(&read(u64::MAX, 1)), Err(Refusal::OutOfRange));
-        assert_eq!(limits.plan(&read(u64::MAX, u32::MAX)), Err(Refusal::OutOfRange));
-        assert_eq!(limits.plan(&read(0, 0)), Err(Refusal::OutOfRange));
-    }
-
-    #[test]
-    fn the_smaller_transfer_limit_counts() {
-        let namespace = Namespace { sectors: 1000, sector_shift: 12, write_protected: false };
-        let limits = Limits::new(1, namespace, Some(8192)).unwrap();
-        assert_eq!(limits.max_transfer_bytes(), 8192);
-        assert!(limits.plan(&read(0, 2)).is_ok());
-        assert_eq!(limits.plan(&read(0, 3)), Err(Refusal::OutOfRange));
-        assert_eq!(Limits::new(1, namespace, Some(1 << 40)).unwrap().max_transfer_bytes(), 131_072);
-        assert_eq!(Limits::new(1, namespace, Some(2048)), None);
-    }
-
-    #[test]
-    fn memory_must_hold_what_is_moved() {
-        let limits = limits(1000, 9, false);
-        let with = |memory| limits.plan(&Request { memory, ..read(0, 2) });
-        assert!(with(Some((0x1048, 1024))).is_ok());
-        assert_eq!(with(Some((0x1048, 1023))), Err(Refusal::BadMemory));
-        assert_eq!(with(Some((0x104a, 1024))), Err(Refusal::BadMemory));
-        assert_eq!(with(None), Err(Refusal::BadMemory));
-    }
-
-    #[test]
-    fn a_protected_namespace_is_read_and_flushed_only() {
-        let limits = limits(1000, 9, true);
-        assert!(limits.plan(&read(0, 1)).is_ok());
-        let write = Request { operation: Operation::Write, ..read(0, 1) };
-        assert_eq!(limits.plan(&write), Err(Refusal::ReadOnly));
-        let flush = Request { operation: Operation::Flush, memory: None, ..read(0, 0) };
-        assert_eq!(limits.plan(&flush), Ok(Planned { command: Command::flush(1), transfer: None }));
-    }
-
-    proptest! {
-        /// Any numbers: what is planned lies on the namespace and in the memory.
-        #[test]
-        fn a_plan_never_leaves_the_disk_or_the_memory(
-            first_sector: u64, sectors: u32, address: u64, bytes: u64,
-            size in 1_u64..1 << 50, large_sectors: bool, near: bool, write: bool,
-        ) {
-            let shift = if large_sectors { 12 } else { 9 };
-            let limits = limits(size, shift, false);
-            // Half of the cases near the end of the disk, where the mistakes would be.
-            let first_sector = if near { (size + 4).saturating_sub(first_sector % 300) } else { first_sector };
-            let sectors = if near { sectors % 300 } else { sectors };
-            let operation = if write { Operation::Write } else { Operation::Read };
-            let memory = Some((address, bytes));
-            let request = Request { operation, first_sector, sectors, force_unit_access: write, memory };
-            if let Ok(planned) = limits.plan(&request) {
-                prop_assert!(first_sector.checked_add(u64::from(sectors)).unwrap() <= size);
-                let moved = u64::from(sectors) << shift;
-                prop_assert!(moved <= bytes && moved <= u64::from(limits.max_transfer_bytes()));
-                let entry = planned.command.with_identifier(0);
-                prop_assert_eq!(u64::from(entry[10]) | u64::from(entry[11]) << 32, first_sector);
-                prop_assert_eq!((entry[12] & 0xffff) + 1, sectors);
-            }
-        }
-    }
-}
+mod tests;
