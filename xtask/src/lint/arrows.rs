@@ -47,6 +47,11 @@ const ROOMS: &[Room] = &[
         may_use: &["kcore", "drivers", "net", "netblk", "hv"],
         reason: "it assembles the rooms, so it may name them; only its entry touches the machine",
     },
+    Room {
+        folder: "bench",
+        may_use: &["kcore", "net"],
+        reason: "the floors run in the node, over what services run over; the load generator shares protocols only",
+    },
     Room { folder: "tools", may_use: &[], reason: "host programs: of the node they share protocols only" },
     Room { folder: "xtask", may_use: &[], reason: "a host program: of the node it shares formats only" },
     Room {
@@ -71,6 +76,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "announce",
         "the lines of the console that programs wait for; a pure crate that knows no room",
     ),
+    ("load", "netblk-proto", "one protocol crate serves the node and the host"),
     ("netblk", "netblk-proto", "one protocol crate serves the node and the host"),
     ("xtask", "config", "it reads the same nos.toml as the node"),
     ("xtask", "announce", "it waits for the lines that the node prints"),
@@ -81,7 +87,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
 ];
 
 /// Packages that may use nothing of the project: what makes them usable from everywhere.
-const LEAVES: &[&str] = &["announce", "config", "lineedit", "netblk-proto", "netwire", "rings"];
+const LEAVES: &[&str] = &["announce", "config", "echo-wire", "lineedit", "netblk-proto", "netwire", "rings"];
 
 /// Checks the packages of the workspace.
 pub fn check(metadata: &Metadata) -> Check {
