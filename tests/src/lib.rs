@@ -16,6 +16,7 @@ pub mod netblk;
 pub mod program;
 pub mod proxy;
 pub mod smoke;
+pub mod vhost;
 
 mod node;
 mod setup;

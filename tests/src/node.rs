@@ -10,6 +10,7 @@ use xtask::qemu::{self, Protocol, Uplink};
 use xtask::qmp::Qmp;
 
 use crate::frames::Wire;
+use crate::vhost::Card;
 use crate::{GUEST_PATIENCE, PATIENCE, within};
 
 /// Ctrl-]: leaves a guest's console.
@@ -20,6 +21,7 @@ pub struct Node {
     running: Running,
     uplink: Uplink,
     wire: Option<Wire>,
+    card: Option<Card>,
     disk: PathBuf,
     booted: Instant,
     /// The commands that were run in guests: a console that is entered again shows what it showed before, so that the
@@ -28,8 +30,14 @@ pub struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(running: Running, uplink: Uplink, wire: Option<Wire>, disk: PathBuf) -> Node {
-        Node { running, uplink, wire, disk, booted: Instant::now(), guest_commands: 0 }
+    pub(crate) fn new(
+        running: Running,
+        uplink: Uplink,
+        wire: Option<Wire>,
+        card: Option<Card>,
+        disk: PathBuf,
+    ) -> Node {
+        Node { running, uplink, wire, card, disk, booted: Instant::now(), guest_commands: 0 }
     }
 
     fn console(&mut self) -> &mut Console {
@@ -150,7 +158,7 @@ impl Node {
     pub fn host_port(&self, protocol: Protocol, node_port: u16) -> u16 {
         let forwards = match &self.uplink {
             Uplink::User { forwards } => forwards.as_slice(),
-            Uplink::Frames { .. } => &[],
+            Uplink::Frames { .. } | Uplink::Vhost { .. } => &[],
         };
         forwards
             .iter()
@@ -162,6 +170,11 @@ impl Node {
     /// The other end of the network card's cable.
     pub fn wire(&mut self) -> &mut Wire {
         self.wire.as_mut().expect("a node that is wired to the story")
+    }
+
+    /// The card that is the story's.
+    pub fn card(&self) -> &Card {
+        self.card.as_ref().expect("a node with the story's card")
     }
 
     /// The disk's image on the host.

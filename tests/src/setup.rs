@@ -10,6 +10,7 @@ use xtask::qemu::{Boot, DiskFault, Firmware, Lifetime, Machine, Protocol, Uplink
 use xtask::{disk, guest, image, kernel, workspace};
 
 use crate::node::Node;
+use crate::vhost;
 
 /// Who loads the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,7 @@ pub struct Setup {
     sector_bytes: u32,
     faults: Vec<DiskFault>,
     frames: bool,
+    vhost: Option<vhost::Offer>,
     mtu: Option<u16>,
     instruction_ns_log2: Option<u32>,
 }
@@ -60,6 +62,7 @@ impl Setup {
             sector_bytes: 512,
             faults: Vec::new(),
             frames: false,
+            vhost: None,
             mtu: None,
             instruction_ns_log2: None,
         }
@@ -150,6 +153,12 @@ impl Setup {
         self
     }
 
+    /// The network card is this story's too ([`Node::card`]), and its cable ends here.
+    pub fn with_the_storys_card(mut self, offer: vhost::Offer) -> Setup {
+        self.vhost = Some(offer);
+        self
+    }
+
     /// The network card says that its link carries so many bytes behind an Ethernet header.
     pub fn mtu(mut self, bytes: u16) -> Setup {
         self.mtu = Some(bytes);
@@ -212,8 +221,14 @@ impl Setup {
             disk::ensure_image(&path, bytes)?;
             machine.disk = Some(path);
         }
-        let wire = if self.frames {
-            let (local, remote) = (folder.join("card.sock"), folder.join("story.sock"));
+        let (local, remote) = (folder.join("card.sock"), folder.join("story.sock"));
+        let mut card = None;
+        let wire = if let Some(offer) = self.vhost {
+            let socket = folder.join("vhost.sock");
+            card = Some(vhost::Card::listen(&socket, offer, &local, &remote)?);
+            machine.uplink = Uplink::Vhost { socket };
+            Some(crate::frames::Wire::open(&remote, local)?)
+        } else if self.frames {
             machine.uplink = Uplink::Frames { local: local.clone(), remote: remote.clone() };
             Some(crate::frames::Wire::open(&remote, local)?)
         } else {
@@ -230,6 +245,6 @@ impl Setup {
         let disk = machine.disk.clone().unwrap_or_default();
         let running =
             Running::start(&machine, Folder { name: self.name, path: folder }, Lifetime::OfThisThread)?;
-        Ok(Node::new(running, machine.uplink, wire, disk))
+        Ok(Node::new(running, machine.uplink, wire, card, disk))
     }
 }

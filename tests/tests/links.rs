@@ -4,3 +4,5 @@
 
 #[path = "links/jumbo.rs"]
 mod jumbo;
+#[path = "links/liar.rs"]
+mod liar;

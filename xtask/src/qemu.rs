@@ -51,6 +51,8 @@ pub enum Uplink {
     User { forwards: Vec<HostForward> },
     /// Ethernet frames as datagrams: `local` is QEMU's socket, `remote` the other end's.
     Frames { local: PathBuf, remote: PathBuf },
+    /// Another process is the card's device (vhost-user): it listens at `socket`, and has the machine's memory.
+    Vhost { socket: PathBuf },
 }
 
 /// What QEMU's firmware finds to boot.
@@ -162,7 +164,12 @@ impl Machine {
         let mut arguments = Arguments::default();
         arguments.flag("-no-user-config").flag("-nodefaults");
         arguments.option("-name", format!("nos-{}", self.name));
-        arguments.option("-machine", "q35");
+        if matches!(self.uplink, Uplink::Vhost { .. }) {
+            let memory = format!("memory-backend-memfd,id=memory,size={}M,share=on", self.memory_mib);
+            arguments.option("-object", memory).option("-machine", "q35,memory-backend=memory");
+        } else {
+            arguments.option("-machine", "q35");
+        }
         match (self.instruction_ns_log2, self.accelerator) {
             (Some(shift), _) => arguments
                 .option("-accel", "tcg,thread=single")
@@ -256,6 +263,10 @@ impl Machine {
                 escape(local)?,
                 escape(remote)?
             ),
+            Uplink::Vhost { socket } => {
+                arguments.option("-chardev", format!("socket,id=vhost,path={}", escape(socket)?));
+                "vhost-user,id=uplink,chardev=vhost".to_owned()
+            }
         };
         if let Uplink::User { forwards } = &self.uplink {
             for forward in forwards {

@@ -8,9 +8,9 @@ use stories::frames::{
 use stories::{Node, Setup};
 
 /// The usual jumbo link.
-const MTU: u16 = 9000;
+pub const MTU: u16 = 9000;
 /// A UDP payload that fills it: 20 bytes of IPv4 and 8 of UDP less.
-const LONGEST: usize = 8972;
+pub const LONGEST: usize = 8972;
 /// What of a payload lies in the first of the node's 2 KiB frames.
 const FIRST: usize = 2048 - 42;
 const ECHO_PORT: u16 = 7;
@@ -26,7 +26,11 @@ fn boot(name: &str, mtu: Option<u16>) -> Node {
         Some(mtu) => setup.mtu(mtu),
         None => setup,
     };
-    let mut node = setup.boot().ready();
+    start_echo(setup.boot().ready())
+}
+
+/// Has the node echo, once it answers at all.
+pub fn start_echo(mut node: Node) -> Node {
     assert!(node.wire().resolve(), "the node answers ARP");
     let answer = node.run(&format!("udpecho {ECHO_PORT}"));
     assert!(answer.contains("is echoed"), "{answer}");
@@ -34,7 +38,7 @@ fn boot(name: &str, mtu: Option<u16>) -> Node {
 }
 
 /// A payload in which every byte tells where it lies, and whose it is.
-fn payload(number: usize, bytes: usize) -> Vec<u8> {
+pub fn payload(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at / 256 * 7 + at + number * 31) as u8).collect()
 }
 
@@ -64,7 +68,7 @@ fn answered(frame: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Sends a datagram and waits for its answer.
-fn echo(node: &mut Node, payload: &[u8]) -> Option<Vec<u8>> {
+pub fn echo(node: &mut Node, payload: &[u8]) -> Option<Vec<u8>> {
     node.wire().send(&datagram(payload));
     node.wire().receive(PATIENCE, answered)
 }
