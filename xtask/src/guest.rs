@@ -12,6 +12,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::cpio;
+use crate::linux_modules;
 use crate::packages::{Apt, Manager};
 use crate::progress::Step;
 use crate::requirements;
@@ -63,15 +64,15 @@ pub fn build() -> Result<Files> {
 }
 
 /// The packages' content.
-struct Unpacked {
-    kernel_package: String,
-    kernel: PathBuf,
+pub(crate) struct Unpacked {
+    pub(crate) kernel_package: String,
+    pub(crate) kernel: PathBuf,
     /// The folder with all modules of that kernel.
-    modules: PathBuf,
-    busybox: PathBuf,
+    pub(crate) modules: PathBuf,
+    pub(crate) busybox: PathBuf,
 }
 
-fn unpack() -> Result<Unpacked> {
+pub(crate) fn unpack() -> Result<Unpacked> {
     let cache = std::path::absolute(workspace::cache().join("packages")).context("finding the cache")?;
     let _lock = workspace::lock(&cache.join("lock"))?;
     if let Some(unpacked) = find_unpacked(&cache) {
@@ -144,7 +145,7 @@ fn initramfs_bytes(unpacked: &Unpacked) -> Result<Vec<u8>> {
     archive.file("init", 0o755, include_bytes!("guest/init.sh"));
     archive.file("etc/passwd", 0o644, b"root::0:0:root:/root:/bin/sh\n");
     let mut order = String::new();
-    for (name, module) in modules_in_order(&unpacked.modules)? {
+    for (name, module) in linux_modules::in_order(&unpacked.modules, &MODULES)? {
         archive.file(&format!("modules/{name}.ko"), 0o644, &module);
         order.push_str(&name);
         order.push('\n');
@@ -173,72 +174,6 @@ pub fn payload() -> Vec<u8> {
             state.to_le_bytes()[0]
         })
         .collect()
-}
-
-/// The modules of [`MODULES`] and those they depend on, each behind its dependencies. A module that is not there is
-/// built into the kernel.
-fn modules_in_order(folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
-    let mut files = Vec::new();
-    find_modules(&folder.join("kernel/drivers"), &mut files)?;
-    find_modules(&folder.join("kernel/net/core"), &mut files)?;
-    let mut ordered = Vec::new();
-    for name in MODULES {
-        take_module(name, &files, &mut ordered)?;
-    }
-    Ok(ordered)
-}
-
-fn find_modules(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
-    for entry in entries {
-        let path = entry.with_context(|| format!("reading {}", folder.display()))?.path();
-        if path.is_dir() {
-            find_modules(&path, files)?;
-        } else if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".ko")) {
-            files.push(path);
-        }
-    }
-    Ok(())
-}
-
-fn take_module(name: &str, files: &[PathBuf], ordered: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
-    // A module's name has underscores where its file's may have hyphens.
-    let is_it = |path: &&PathBuf| {
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        file.split(".ko").next().is_some_and(|stem| stem.replace('-', "_") == name)
-    };
-    if ordered.iter().any(|(other, _)| other == name) {
-        return Ok(());
-    }
-    let Some(path) = files.iter().find(is_it) else { return Ok(()) };
-    let module = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("xz") => {
-            let output = Command::new("xz").arg("-dc").arg(path).output().context("starting xz")?;
-            anyhow::ensure!(output.status.success(), "xz cannot unpack {}", path.display());
-            output.stdout
-        }
-        _ => workspace::read_bytes(path)?,
-    };
-    for dependency in module_dependencies(&module)? {
-        take_module(&dependency, files, ordered)?;
-    }
-    ordered.push((name.to_owned(), module));
-    Ok(())
-}
-
-/// A module says what it needs in its section `.modinfo`: strings `key=value`, each ended by a NUL.
-fn module_dependencies(module: &[u8]) -> Result<Vec<String>> {
-    use object::{Object as _, ObjectSection as _};
-    let file = object::File::parse(module).context("reading a kernel module")?;
-    let section = file.section_by_name(".modinfo").context("a kernel module has no .modinfo")?;
-    let data = section.data().context("reading .modinfo")?;
-    Ok(data
-        .split(|byte| *byte == 0)
-        .filter_map(|line| std::str::from_utf8(line).ok()?.strip_prefix("depends="))
-        .flat_map(|names| names.split(','))
-        .filter(|name| !name.is_empty())
-        .map(|name| name.replace('-', "_"))
-        .collect())
 }
 
 #[cfg(test)]

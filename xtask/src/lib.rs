@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `workspace`, `progress`, `run`, `cleanup` | where things are, what the person sees, how programs are run and ended |
 //! | `packages`, `requirements`, `toolchain` | what the machine needs, and how it comes by it |
-//! | `kernel`, `symbols`, `guest`, `cpio`, `archive`, `disk` | the files a node boots from |
+//! | `kernel`, `symbols`, `guest`, `linux_modules`, `cpio`, `archive`, `disk` | the files a node boots from |
 //! | `qemu`, `console`, `qmp`, `node` | a node that runs |
 //! | `up`, `terminal`, `test`, `bench`, `fuzz`, `image`, `lint` | the commands |
 
@@ -24,6 +24,7 @@ pub mod guest;
 pub mod image;
 pub mod kernel;
 pub mod lint;
+pub mod linux_modules;
 pub mod node;
 pub mod packages;
 pub mod progress;

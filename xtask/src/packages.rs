@@ -187,6 +187,42 @@ impl Apt {
     }
 }
 
+impl Apt {
+    /// Fetches packages and everything that they depend on into `folder`, as if nothing were installed, and returns
+    /// the archives' paths. QEMU's come from the backports where there are any, as those that are installed do.
+    pub fn download_with_dependencies(
+        &self,
+        step: &Step,
+        packages: &[&str],
+        folder: &Path,
+    ) -> Result<Vec<PathBuf>> {
+        fs::create_dir_all(folder.join("partial"))
+            .with_context(|| format!("creating {}", folder.display()))?;
+        let nothing_installed = folder.join("status");
+        workspace::write_if_changed(&nothing_installed, b"")?;
+        let mut command = self.command("apt-get");
+        command
+            .args(["-o", &format!("Dir::State::status={}", nothing_installed.display())])
+            .args(["-o", &format!("Dir::Cache::archives={}", folder.display())])
+            .args(["install", "--download-only", "--yes", "--no-install-recommends"]);
+        for package in packages {
+            if self.has_backports && package.starts_with("qemu-") {
+                command.arg(format!("{package}/{}-backports", self.codename));
+            } else {
+                command.arg(package);
+            }
+        }
+        run::run(step, &mut command)?;
+        let mut archives: Vec<PathBuf> = fs::read_dir(folder)
+            .with_context(|| format!("reading {}", folder.display()))?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
+            .collect();
+        archives.sort();
+        Ok(archives)
+    }
+}
+
 fn os_release_field(release: &str, name: &str) -> Option<String> {
     release.lines().find_map(|line| {
         let value = line.strip_prefix(name)?.strip_prefix('=')?;

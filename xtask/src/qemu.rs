@@ -49,6 +49,8 @@ pub struct HostForward {
 pub enum Uplink {
     /// QEMU's user-mode network: 10.0.2.0/24, DHCP, no root. The node is reachable through forwards only.
     User { forwards: Vec<HostForward> },
+    /// An interface of the host that takes and gives Ethernet frames (a tap). Making one needs root.
+    Tap { interface: String },
     /// Ethernet frames as datagrams: `local` is QEMU's socket, `remote` the other end's.
     Frames { local: PathBuf, remote: PathBuf },
     /// Another process is the card's device (vhost-user): it listens at `socket`, and has the machine's memory.
@@ -258,6 +260,9 @@ impl Machine {
     fn network_arguments(&self, arguments: &mut Arguments) -> Result<()> {
         let mut netdev = match &self.uplink {
             Uplink::User { .. } => "user,id=uplink".to_owned(),
+            Uplink::Tap { interface } => {
+                format!("tap,id=uplink,ifname={interface},script=no,downscript=no")
+            }
             Uplink::Frames { local, remote } => format!(
                 "dgram,id=uplink,local.type=unix,local.path={},remote.type=unix,remote.path={}",
                 escape(local)?,
