@@ -3,7 +3,7 @@
 //! Tasks never change their CPU, so a task may ask for its CPU's number and use the answer as
 //! long as it likes; no preemption guard is needed around it.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 pub use arch::cpu::MAX_CPUS;
 
@@ -132,4 +132,28 @@ pub fn stats(cpu: usize) -> CpuStats {
         switches: local.switches.load(Relaxed),
         halted_ns: local.halted_ns.load(Relaxed) + halted_now_ns,
     }
+}
+
+static RESERVATIONS: [AtomicUsize; MAX_CPUS] = [const { AtomicUsize::new(0) }; MAX_CPUS];
+
+/// Word that a service of the node works on a CPU, for as long as this lives: guests avoid it while
+/// there are others.
+#[derive(Debug)]
+pub struct Reservation(usize);
+
+/// Says that a service works on CPU `cpu`.
+pub fn reserve(cpu: usize) -> Option<Reservation> {
+    RESERVATIONS.get(cpu)?.fetch_add(1, Relaxed);
+    Some(Reservation(cpu))
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        RESERVATIONS[self.0].fetch_sub(1, Relaxed);
+    }
+}
+
+/// How many services work on CPU `cpu`.
+pub fn reservations(cpu: usize) -> usize {
+    RESERVATIONS.get(cpu).map_or(0, |services| services.load(Relaxed))
 }

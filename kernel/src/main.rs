@@ -32,10 +32,10 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
 /// The first task: tests the timers, reads the configuration, assembles the node, serves the shell.
 fn first_task() {
     check_timers();
-    let config = read_configuration();
+    let (config, text) = read_configuration();
     log::info!("{}", Announcement::ShellReady { at_ms: node::now_ms() });
     Node::start_drivers();
-    let node = Node::assemble(config);
+    let node = Node::assemble(&config, text);
     log::info!("{}", Announcement::ConfigurationDone { at_ms: node::now_ms() });
     shell::run(&node)
 }
@@ -57,14 +57,15 @@ fn check_timers() {
     log::info!("timer self-test passed on {} CPUs: 1 ms takes {} us", results.len(), slowest / 1000);
 }
 
-fn read_configuration() -> Config {
+/// The configuration, and its text for the modules.
+fn read_configuration() -> (Config, &'static [u8]) {
     let Some(file) = archive::file("nos.toml") else {
         log::warn!("the boot archive has no nos.toml: no guests and no services are configured");
-        return Config::default();
+        return (Config::default(), &[]);
     };
     let (config, problems) = config::parse(file);
     for problem in problems {
         log::error!("{problem}");
     }
-    config
+    (config, file)
 }

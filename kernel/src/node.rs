@@ -4,16 +4,13 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::{Ipv4Addr, SocketAddrV4};
-use core::num::NonZeroU16;
+use core::net::Ipv4Addr;
 
 use announce::Announcement;
-use config::{Config, Forward, GuestNetwork, Ipv4Cidr, NetblkService, NodeAddress};
-use hv::{CommandError, Gateway, GuestSpec, Hypervisor};
-use kcore::archive;
+use config::{Config, Ipv4Cidr, NodeAddress};
+use kcore::module;
 use kcore::task::{self, Placement, Priority};
 use kcore::time;
-use netblk_server::{ServiceInfo, StartOptions};
 use stack::{AddressConfig, Stack, Subnet};
 
 /// The CPU that takes the network cards' interrupts, and so runs their softirqs and the node's stack.
@@ -21,12 +18,7 @@ const NIC_CPU: usize = 0;
 
 /// What the node is made of.
 pub struct Node {
-    config: Config,
-    /// The node's own IP, by card; the first is the uplink, the last the guests' switch.
-    stacks: Vec<Arc<Stack>>,
-    hypervisor: Arc<Hypervisor>,
-    /// Between the guests' network and the uplink, if there are both.
-    gateway: Option<Arc<Gateway>>,
+    configuration: &'static [u8],
 }
 
 impl Node {
@@ -37,56 +29,38 @@ impl Node {
         partition_disk::register_all();
     }
 
-    /// Assembles the node from its configuration. What cannot be had is said, and left out.
-    pub fn assemble(config: Config) -> Node {
-        let mut stacks = start_stacks(&config);
-        let hypervisor = Hypervisor::new(guest_specs(&config), kcore::random::seed());
-        for service in &config.netblk {
-            if let Some(started) = start_service(&stacks, service) {
-                hypervisor.reserve(started.cpu);
+    /// Assembles the node from its configuration, whose text is `configuration`. What cannot be had is
+    /// said, and left out.
+    pub fn assemble(config: &Config, configuration: &'static [u8]) -> Node {
+        start_stacks(config);
+        let node = Node { configuration };
+        // Services first: guests keep off the CPUs that they work on.
+        for (name, entry) in
+            [("netblk", netblk_module::begin as module::Entry), ("hv", hv_module::begin as module::Entry)]
+        {
+            if let Err(why) = module::begin(name, entry, node.configuration) {
+                refuse(&format!("module {name}"), &why);
             }
         }
-        let gateway = connect_guests(&config, &mut stacks, &hypervisor);
-        for guest in config.guests.iter().filter(|guest| guest.autostart) {
-            match hypervisor.start(&guest.name) {
-                // It was refused and has said why already.
-                Ok(()) | Err(CommandError::NoSuchGuest { .. }) => {}
-                Err(error) => refuse(&format!("guest {}", guest.name), &error),
-            }
-        }
-        Node { config, stacks, hypervisor, gateway }
-    }
-
-    /// The guests' way out, and the outside's way in.
-    pub fn gateway(&self) -> Option<&Arc<Gateway>> {
-        self.gateway.as_ref()
-    }
-
-    /// The guests.
-    pub fn hypervisor(&self) -> &Arc<Hypervisor> {
-        &self.hypervisor
+        node
     }
 
     /// The node's own IP on each card.
-    pub fn stacks(&self) -> &[Arc<Stack>] {
-        &self.stacks
+    pub fn stacks(&self) -> Vec<Arc<Stack>> {
+        stack::all()
     }
 
-    /// The stack that reaches `destination`: that of its own network, else the uplink's.
-    pub fn stack_towards(&self, destination: Ipv4Addr) -> Option<&Arc<Stack>> {
-        let is_near = |stack: &&Arc<Stack>| stack.subnet().is_some_and(|subnet| subnet.contains(destination));
-        self.stacks.iter().find(is_near).or(self.stacks.first())
-    }
-
-    /// The names of the guests.
-    pub fn guest_names(&self) -> Vec<String> {
-        self.config.guests.iter().map(|guest| guest.name.clone()).collect()
+    /// The stack that reaches `destination`.
+    pub fn stack_towards(&self, destination: Ipv4Addr) -> Option<Arc<Stack>> {
+        stack::towards(destination)
     }
 
     /// Stops guests and services, before the machine goes off.
     pub fn stop_everything(&self) {
-        self.hypervisor.stop_all();
-        netblk_server::stop_all();
+        // In the order opposite to their start.
+        for loaded in module::list().iter().rev() {
+            loaded.module().stop_everything();
+        }
         nvme::shut_down();
     }
 }
@@ -97,20 +71,15 @@ fn refuse(what: &str, reason: &dyn core::fmt::Display) {
 }
 
 /// A stack on every card. The configured address is the first card's, the uplink; others ask DHCP.
-fn start_stacks(config: &Config) -> Vec<Arc<Stack>> {
-    let mut stacks = Vec::new();
+fn start_stacks(config: &Config) {
     for (index, card) in kcore::net::devices().into_iter().enumerate() {
         let name = String::from(card.name());
         let address = if index == 0 { uplink_address(&config.node.address) } else { AddressConfig::Dhcp };
         match Stack::start(card, address, NIC_CPU) {
-            Ok(stack) => {
-                announce_address(&stack);
-                stacks.push(stack);
-            }
+            Ok(stack) => announce_address(&stack),
             Err(error) => refuse(&name, &error),
         }
     }
-    stacks
 }
 
 fn uplink_address(address: &NodeAddress) -> AddressConfig {
@@ -130,109 +99,6 @@ fn host_subnet(what: &str, address: &Ipv4Cidr) -> Option<Subnet> {
         refuse(what, &format!("{address} is no host's address"));
     }
     subnet
-}
-
-/// Gives the node its address on the guests' switch, and makes it their gateway to the uplink.
-fn connect_guests(
-    config: &Config,
-    stacks: &mut Vec<Arc<Stack>>,
-    hypervisor: &Hypervisor,
-) -> Option<Arc<Gateway>> {
-    let port = hypervisor.node_port()?;
-    let what = "the node's port of the switch";
-    let subnet = host_subnet(what, &config.switch.address)?;
-    let inside = match Stack::start(port, AddressConfig::Fixed { subnet, gateway: None }, NIC_CPU) {
-        Ok(inside) => inside,
-        Err(error) => {
-            refuse(what, &error);
-            return None;
-        }
-    };
-    let uplink = stacks.first().cloned();
-    stacks.push(inside.clone());
-    let keys = [kcore::random::seed(), kcore::random::seed()];
-    let gateway = uplink.and_then(|uplink| hypervisor.connect(&uplink, &inside, subnet, keys));
-    for forward in &config.forwards {
-        match &gateway {
-            Some(gateway) => forward_port(config, gateway, forward),
-            None => refuse(&format!("forward of port {}", forward.port), &"the node has no uplink"),
-        }
-    }
-    gateway
-}
-
-/// Leads a TCP port of the uplink to a guest.
-fn forward_port(config: &Config, gateway: &Gateway, forward: &Forward) {
-    let Forward { port, guest, guest_port } = forward;
-    let what = format!("forward of port {port}");
-    let Some(address) = config.guest(guest).and_then(|guest| guest.network.address()) else {
-        return refuse(&what, &format!("there is no guest {guest} with an address"));
-    };
-    match gateway.forward_tcp(*port, SocketAddrV4::new(address, *guest_port)) {
-        Ok(()) => {
-            log::info!("{}", Announcement::Forward { port: *port, guest, guest_port: *guest_port });
-        }
-        Err(error) => refuse(&what, &error),
-    }
-}
-
-/// The guests that the switch has ports for and whose files are in the boot archive. The others are refused, each alone.
-fn guest_specs(config: &Config) -> Vec<GuestSpec> {
-    let mut specs = Vec::new();
-    for (index, guest) in config.guests.iter().enumerate() {
-        let number = u8::try_from(index + 1).ok().filter(|&number| number <= hv::MOST_GUESTS);
-        let Some(number) = number else {
-            let why = format!("the switch has ports for {} guests", hv::MOST_GUESTS);
-            refuse(&format!("guest {}", guest.name), &why);
-            continue;
-        };
-        let file = |name: &str| {
-            archive::file(name)
-                .ok_or_else(|| format!("the boot archive has no {name}; `up` packs what nos.toml names"))
-        };
-        let files = file(&guest.kernel)
-            .and_then(|kernel| guest.initrd.as_deref().map(file).transpose().map(|initrd| (kernel, initrd)));
-        match files {
-            Ok((kernel, initrd)) => specs.push(GuestSpec {
-                name: guest.name.clone(),
-                cpus: guest.cpus as usize,
-                memory_bytes: guest.memory_bytes,
-                kernel,
-                initrd,
-                command_line: config.guest_command_line(guest),
-                network: match guest.network {
-                    GuestNetwork::Switch { .. } => Some(hv::guest_mac(number)),
-                    GuestNetwork::None => None,
-                },
-            }),
-            Err(why) => refuse(&format!("guest {}", guest.name), &why),
-        }
-    }
-    specs
-}
-
-/// Serves a disk as nos.toml asks.
-fn start_service(stacks: &[Arc<Stack>], service: &NetblkService) -> Option<ServiceInfo> {
-    let Some(port) = NonZeroU16::new(service.port) else {
-        refuse(&format!("netblk {}", service.disk), &"port 0 is no UDP port");
-        return None;
-    };
-    let mut options = StartOptions::new(&service.disk, port);
-    options.read_only = service.read_only;
-    options.cpu = service.cpu.map(|cpu| cpu as usize);
-    options.nic = service.nic.clone().unwrap_or(options.nic);
-    options.mtu = service.mtu.unwrap_or(options.mtu);
-    options.poll_us = service.poll_us.unwrap_or(options.poll_us);
-    match netblk_server::start(stacks, options) {
-        Ok(started) => {
-            log::info!("{}", Announcement::Netblk { disk: &started.disk, port: started.port });
-            Some(started)
-        }
-        Err(error) => {
-            refuse(&format!("netblk {}", service.disk), &error);
-            None
-        }
-    }
 }
 
 /// Says the card's address once it has one.

@@ -51,6 +51,11 @@ impl Gateway {
         }
     }
 
+    /// The stack of the outside.
+    pub fn uplink(&self) -> &Arc<Stack> {
+        &self.uplink
+    }
+
     /// Leads TCP connections to `port` of the uplink to `guest`.
     pub fn forward_tcp(&self, port: u16, guest: SocketAddrV4) -> Result<(), ForwardError> {
         let forward = Forward { transport: Transport::Tcp, port, inside: guest };

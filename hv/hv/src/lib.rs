@@ -39,7 +39,7 @@ use announce::Announcement;
 use kcore::net::NetDevice;
 use kcore::sync::SpinLock;
 use kcore::task::{self, Priority};
-use kcore::time;
+use kcore::{cpu, softirq, time};
 use machine::counters::Counters;
 use machine::restart::RestartWait;
 use netwire::MacAddr;
@@ -159,6 +159,8 @@ pub struct Hypervisor {
     fabric: Arc<Fabric>,
     node_port: Option<Arc<SwitchDevice>>,
     guests: Vec<Arc<Guest>>,
+    /// Between the guests' network and the uplink, if there are both.
+    gateway: SpinLock<Option<Arc<Gateway>>>,
     /// What runs on each host CPU. Taken alone, or under a guest's state.
     placement: SpinLock<Placement>,
 }
@@ -185,6 +187,7 @@ impl Hypervisor {
             fabric,
             node_port,
             guests: guests.into_iter().map(|spec| Arc::new(Guest::new(spec))).collect(),
+            gateway: SpinLock::new(None),
             placement: SpinLock::new(Placement::new()),
         })
     }
@@ -208,13 +211,46 @@ impl Hypervisor {
         let gateway = Arc::new(Gateway::new(uplink.clone(), inside.clone(), subnet, keys));
         port.set_gateway(gateway.clone());
         uplink.set_forwarder(Some(gateway.clone()));
+        *self.gateway.lock() = Some(gateway.clone());
         Some(gateway)
     }
 
-    /// Has guests avoid a CPU on which a service of the node works, as long as there are
-    /// others. Call it before guests start.
-    pub fn reserve(&self, cpu: usize) {
-        self.placement.lock().reserve(cpu);
+    /// The guests' way out, and the outside's way in.
+    pub fn gateway(&self) -> Option<Arc<Gateway>> {
+        self.gateway.lock().clone()
+    }
+
+    /// The guests that run, or are about to.
+    pub fn under_way(&self) -> Vec<String> {
+        let is_under_way = |guest: &&Arc<Guest>| guest.state.lock().is_under_way();
+        self.guests.iter().filter(is_under_way).map(|guest| guest.spec.name.clone()).collect()
+    }
+
+    /// Ends everything: guests, the gateway, the node's port with its stack `inside`, and
+    /// virtualization on every CPU. Tasks only.
+    pub fn shut_down(&self, inside: Option<&Arc<Stack>>) {
+        self.stop_all();
+        let gateway = self.gateway.lock().take();
+        if let Some(gateway) = &gateway {
+            gateway.uplink().set_forwarder(None);
+        }
+        if let Some(port) = &self.node_port {
+            port.disconnect();
+        }
+        if let Some(inside) = inside {
+            inside.stop();
+        }
+        // Nobody is inside the gateway any more.
+        softirq::quiesce();
+        drop(gateway);
+        for cpu in 0..cpu::count() {
+            let place = task::Placement::Cpu(cpu);
+            match task::spawn("hv/off", place, Priority::Normal, hvarch::shut_down_this_cpu) {
+                Ok(task) => task.join(),
+                Err(error) => log::error!("hv: virtualization stays on at CPU {cpu}: {error}"),
+            }
+        }
+        hvarch::shut_down();
     }
 
     /// Frames of floods for whose copies the node had no memory.
@@ -424,8 +460,7 @@ impl Hypervisor {
     /// Says where a guest runs beside a service, which slows both.
     fn say_shared(&self, name: &str, host_cpus: &[usize]) {
         for &cpu in host_cpus {
-            let shared = self.placement.lock().is_reserved(cpu);
-            if shared {
+            if cpu::reservations(cpu) > 0 {
                 log::warn!("guest {name} shares CPU {cpu} with a service of the node: no other is free");
             }
         }

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kcore::frame::FrameChain;
 use kcore::net::{NetDevice, NetStats, Receiver};
-use kcore::softirq::{self, Softirq};
+use kcore::softirq::{self, Owned, Softirq};
 use kcore::sync::{Once, SpinLock};
 use netwire::MacAddr;
 
@@ -82,6 +82,8 @@ pub struct SwitchDevice {
     mac: MacAddr,
     port: Arc<NodePort>,
     plug: Plug,
+    /// Ends with the device.
+    _softirq: Owned,
     sent_frames: AtomicU64,
 }
 
@@ -102,7 +104,7 @@ impl core::fmt::Display for NodePortError {
 }
 
 impl SwitchDevice {
-    /// Plugs the node into `fabric`. The device lives as long as the node.
+    /// Plugs the node into `fabric`.
     pub fn new(fabric: &Arc<Fabric>, mac: MacAddr) -> Result<Arc<SwitchDevice>, NodePortError> {
         let port = Arc::new(NodePort {
             queue: FrameQueue::new(QUEUE_FRAMES),
@@ -115,11 +117,11 @@ impl SwitchDevice {
         });
         let plug = fabric.plug(mac, port.clone()).map_err(NodePortError::Plug)?;
         let work = port.clone();
-        let softirq = softirq::register("switch", Arc::new(move || work.drain()))
+        let softirq = softirq::register_owned("switch", Arc::new(move || work.drain()))
             .map_err(|_| NodePortError::NoSoftirq)?;
         // Set here alone.
-        let _ = port.softirq.set(softirq);
-        Ok(Arc::new(SwitchDevice { mac, port, plug, sent_frames: AtomicU64::new(0) }))
+        let _ = port.softirq.set(softirq.softirq());
+        Ok(Arc::new(SwitchDevice { mac, port, plug, _softirq: softirq, sent_frames: AtomicU64::new(0) }))
     }
 }
 
@@ -127,6 +129,16 @@ impl SwitchDevice {
     /// Has `gateway` see the guests' frames first.
     pub fn set_gateway(&self, gateway: Arc<Gateway>) {
         *self.port.gateway.lock() = Some(gateway);
+    }
+
+    /// Delivers nothing more, to nobody: the stack and the gateway hold the device, so it must not
+    /// hold them. Frames that wait are dropped.
+    pub fn disconnect(&self) {
+        let gateway = self.port.gateway.lock().take();
+        let receiver = self.port.receiver.lock().take();
+        self.port.queue.take(&mut FrameChain::new());
+        softirq::quiesce();
+        drop((gateway, receiver));
     }
 }
 

@@ -8,29 +8,17 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use kcore::cpu::MAX_CPUS;
+use kcore::cpu::{self, MAX_CPUS};
 
 /// What runs on each host CPU.
 #[derive(Debug)]
 pub struct Placement {
     guest_cpus: [usize; MAX_CPUS],
-    services: [usize; MAX_CPUS],
 }
 
 impl Placement {
     pub const fn new() -> Placement {
-        Placement { guest_cpus: [0; MAX_CPUS], services: [0; MAX_CPUS] }
-    }
-
-    /// A service works on this CPU.
-    pub fn reserve(&mut self, cpu: usize) {
-        if let Some(services) = self.services.get_mut(cpu) {
-            *services += 1;
-        }
-    }
-
-    pub fn is_reserved(&self, cpu: usize) -> bool {
-        self.services[cpu] > 0
+        Placement { guest_cpus: [0; MAX_CPUS] }
     }
 
     /// Takes `count` of the CPUs `allowed`, or none if there are not so many.
@@ -39,7 +27,10 @@ impl Placement {
         if count > cpus.len() {
             return None;
         }
-        cpus.sort_by_key(|&cpu| (self.guest_cpus[cpu] + self.services[cpu], self.is_reserved(cpu)));
+        cpus.sort_by_key(|&cpu| {
+            let services = cpu::reservations(cpu);
+            (self.guest_cpus[cpu] + services, services > 0)
+        });
         cpus.truncate(count);
         for &cpu in &cpus {
             self.guest_cpus[cpu] += 1;

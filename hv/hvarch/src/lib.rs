@@ -64,6 +64,17 @@ pub fn init() -> Result<&'static str, Unsupported> {
     Ok("AMD SVM, nested paging")
 }
 
+/// Turns virtualization off on the calling task's CPU and gives back what it held there. No virtual
+/// CPU exists any more.
+pub fn shut_down_this_cpu() {
+    svm::host::disable_on_this_cpu();
+}
+
+/// Gives back what [`init`] made, after [`shut_down_this_cpu`] on every CPU.
+pub fn shut_down() {
+    svm::host::shut_down();
+}
+
 /// The host CPUs that may run guests: all but the first, if there are more. The first
 /// serves devices, and QEMU's TCG damages guests that run on it (see
 /// [`InvalidState::EmulatorSavedHostState`](machine::backend::InvalidState)).

@@ -165,6 +165,11 @@ impl Handlers {
         port == DHCP_CLIENT_PORT || self.table.lock().iter().any(|bound| bound.port == port)
     }
 
+    /// How many ports are bound.
+    pub fn count(&self) -> usize {
+        self.table.lock().len()
+    }
+
     /// Bound ports and how many datagrams each got.
     pub fn list(&self) -> Vec<(u16, u64)> {
         let table = self.table.lock();

@@ -39,6 +39,7 @@ mod link;
 mod output;
 mod ping;
 mod receive;
+mod registry;
 mod stack;
 
 pub use counters::{DropCount, SendDrop};
@@ -47,4 +48,5 @@ pub use handlers::{BindError, Binding, ChecksumPolicy, UdpHandler};
 pub use ingress::{DropReason, Neighbour, Subnet, UdpMeta};
 pub use ping::{PingError, PingReply};
 pub use receive::Forwarder;
+pub use registry::{all, towards};
 pub use stack::{AddressConfig, AddressSource, Addresses, Stack, StackState, StartError};

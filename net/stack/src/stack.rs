@@ -6,14 +6,17 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::Ipv4Addr;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use ingress::{Interface, Neighbour, Subnet};
 use kcore::event::Event;
 use kcore::frame::{FrameChain, NetFrame};
 use kcore::net::{NetDevice, NetStats};
-use kcore::sync::SpinLock;
-use kcore::task::{self, Placement, Priority, SpawnError};
+use kcore::sync::{Once, SpinLock};
+use kcore::task::{self, Placement, Priority, SpawnError, TaskHandle};
 use netwire::MacAddr;
 
 use crate::counters::{Counters, DropCount, SendDrop};
@@ -24,6 +27,7 @@ use crate::link::{LibraryQueue, Link};
 use crate::output::{Origin, Output, Sent};
 use crate::ping::{PingError, PingReply, Pings};
 use crate::receive::{Ear, Forwarder};
+use crate::registry;
 
 /// How a stack gets its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,10 +108,13 @@ pub struct Stack {
     pub(crate) wake: Event,
     /// Signalled when the addresses change.
     address_changed: Event,
+    task: Once<TaskHandle>,
+    stopping: AtomicBool,
 }
 
 impl Stack {
-    /// Starts a stack on a card; its task runs on CPU `cpu`. The stack stays for good.
+    /// Starts a stack on a card; its task runs on CPU `cpu`. It is known to [`all`](crate::all) until
+    /// [`Stack::stop`].
     pub fn start(
         card: Arc<dyn NetDevice>,
         config: AddressConfig,
@@ -140,19 +147,37 @@ impl Stack {
             library_used: AtomicBool::new(false),
             wake: Event::new(),
             address_changed: Event::new(),
+            task: Once::new(),
+            stopping: AtomicBool::new(false),
         });
         let library = Library::new(link, mac, &config);
         let running = stack.clone();
         let name = format!("net/{}", stack.card.name());
-        task::spawn(&name, Placement::Cpu(cpu), Priority::Normal, move || running.run(library))
+        let task = task::spawn(&name, Placement::Cpu(cpu), Priority::Normal, move || running.run(library))
             .map_err(StartError::Task)?;
+        // Set here alone.
+        let _ = stack.task.set(task);
         stack.card.set_receiver(Arc::new(Ear(stack.clone())));
+        registry::add(&stack);
         Ok(stack)
+    }
+
+    /// Ends the stack of a card that goes. The card delivers nothing any more; when this returns, the
+    /// stack's task has ended and nobody finds the stack. Tasks only.
+    pub fn stop(&self) {
+        registry::remove(self);
+        self.stop_echo();
+        self.set_forwarder(None);
+        self.stopping.store(true, Release);
+        self.wake.signal();
+        if let Some(task) = self.task.get() {
+            task.join();
+        }
     }
 
     /// The task: sleeps until a frame for the library comes or a deadline passes.
     fn run(&self, mut library: Library) {
-        loop {
+        while !self.stopping.load(Acquire) {
             let polled = library.poll(&self.counters);
             if let Some(addresses) = polled.addresses {
                 self.set_addresses(addresses);

@@ -1,10 +1,11 @@
 //! What SVM needs of the host: whether it is there, and what each CPU keeps for it.
 
+use alloc::sync::Arc;
 use core::arch::asm;
 
 use kcore::cpu::MAX_CPUS;
 use kcore::memory::{OutOfMemory, PageRun};
-use kcore::sync::{IrqSpinLock, Once};
+use kcore::sync::{IrqSpinLock, SpinLock};
 use machine::asid::{Asid, AsidSpace};
 use raw_cpuid::cpuid;
 use x86_64::registers::control::{Efer, EferFlags};
@@ -32,12 +33,14 @@ pub struct Features {
     pub rdpru: bool,
 }
 
-struct Shared {
-    features: Features,
-    maps: PermissionMaps,
+/// What all guests share. A virtual CPU's VMCB names the maps, so it holds a share of this.
+pub struct Shared {
+    pub features: Features,
+    pub maps: PermissionMaps,
 }
 
-static SHARED: Once<Shared> = Once::new();
+/// Between [`init`] and [`shut_down`].
+static SHARED: SpinLock<Option<Arc<Shared>>> = SpinLock::new(None);
 
 /// One CPU's part.
 struct HostCpu {
@@ -53,14 +56,20 @@ static CPUS: [IrqSpinLock<Option<HostCpu>>; MAX_CPUS] = [const { IrqSpinLock::ne
 /// Looks whether SVM can be used, and makes what all guests share. Once is enough; more
 /// is harmless.
 pub fn init() -> Result<(), Unsupported> {
-    if SHARED.get().is_some() {
+    if shared().is_some() {
         return Ok(());
     }
     let features = detect()?;
     let maps = PermissionMaps::new().map_err(Unsupported::OutOfMemory)?;
     // Whoever came first, the values are the same.
-    let _ = SHARED.set(Shared { features, maps });
+    SHARED.lock().get_or_insert_with(|| Arc::new(Shared { features, maps }));
     Ok(())
+}
+
+/// Forgets what [`init`] made. Virtual CPUs that there still are keep their share of it.
+pub fn shut_down() {
+    let shared = SHARED.lock().take();
+    drop(shared);
 }
 
 fn detect() -> Result<Features, Unsupported> {
@@ -89,13 +98,13 @@ fn detect() -> Result<Features, Unsupported> {
 }
 
 /// Features and permission maps; `None` before [`init`] has succeeded.
-pub fn shared() -> Option<(&'static Features, &'static PermissionMaps)> {
-    SHARED.get().map(|shared| (&shared.features, &shared.maps))
+pub fn shared() -> Option<Arc<Shared>> {
+    SHARED.lock().clone()
 }
 
 /// Turns SVM on here, if it is not. Interrupts may be on; the caller stays on this CPU.
 pub fn enable_on_this_cpu() -> Result<(), OutOfMemory> {
-    let asids = shared().map_or(0, |(features, _)| features.asids);
+    let asids = shared().map_or(0, |shared| shared.features.asids);
     let mut cpu = CPUS[kcore::cpu::index()].lock();
     if cpu.is_some() {
         return Ok(());
@@ -106,7 +115,7 @@ pub fn enable_on_this_cpu() -> Result<(), OutOfMemory> {
     let mut hsave = Msr::new(MSR_VM_HSAVE_PA);
     // SAFETY: `init` found SVM present and enabled, so EFER.SVME may be set and
     // VM_HSAVE_PA exists; the page given to it is owned by `CPUS` from here on and is
-    // never freed. VMSAVE writes the whole page `host_state`, owned likewise, and
+    // freed by `disable_on_this_cpu` alone, after SVM is off. VMSAVE writes the whole page `host_state`, owned likewise, and
     // nothing else: FS, GS, TR, LDTR and the system-call registers of this CPU, none of
     // which the kernel changes after a CPU's start.
     unsafe {
@@ -116,6 +125,25 @@ pub fn enable_on_this_cpu() -> Result<(), OutOfMemory> {
     }
     *cpu = Some(HostCpu { _save_area: save_area, host_state, asids: AsidSpace::new(asids) });
     Ok(())
+}
+
+/// Turns SVM off here and gives back what it needed, if it is on. No virtual CPU of this CPU may be
+/// entered any more until it is turned on again.
+pub fn disable_on_this_cpu() {
+    // With interrupts off no entry is under way here: an entry holds them off, too.
+    let mut cpu = CPUS[kcore::cpu::index()].lock();
+    if cpu.is_none() {
+        return;
+    }
+    let mut hsave = Msr::new(MSR_VM_HSAVE_PA);
+    // SAFETY: SVM was turned on here, so both registers exist. No guest is inside: this CPU runs
+    // this code. Without SVME nothing uses the host save area (APM vol. 2 sec. 15.30.4), whose page is
+    // freed below.
+    unsafe {
+        hsave.write(0);
+        Efer::update(|efer| efer.remove(EferFlags::SECURE_VIRTUAL_MACHINE_ENABLE));
+    }
+    *cpu = None;
 }
 
 /// What an entry on this CPU uses.

@@ -116,6 +116,8 @@ pub struct SvmVcpu {
     nmi: NmiState,
     next_rip_saved: bool,
     decode_assists: bool,
+    /// Whose permission maps the VMCB names.
+    _shared: Arc<host::Shared>,
 }
 
 impl SvmVcpu {
@@ -125,7 +127,8 @@ impl SvmVcpu {
         doorbell: Arc<Doorbell>,
         origin: TscOrigin,
     ) -> Result<SvmVcpu, VcpuError> {
-        let (features, maps) = host::shared().ok_or(VcpuError::NotInitialised)?;
+        let shared = host::shared().ok_or(VcpuError::NotInitialised)?;
+        let (features, maps) = (&shared.features, &shared.maps);
         let mut vmcb = VmcbPage::new()?;
         let control = &mut vmcb.get_mut().control;
         control.intercept3 = INTERCEPTS3;
@@ -153,6 +156,7 @@ impl SvmVcpu {
             nmi: NmiState::Open,
             next_rip_saved: features.next_rip,
             decode_assists: features.decode_assists,
+            _shared: shared.clone(),
         };
         vcpu.set_system(&SystemState::RESET);
         vcpu.set_rip(0xfff0);
@@ -200,9 +204,9 @@ impl SvmVcpu {
         }
         let vmcb_pa = self.vmcb.physical();
         // SAFETY: `host::pass` proves that SVM is enabled here and `host_pa` filled;
-        // interrupts are off by the guard. The VMCB's maps are those of `host` (never
-        // freed) and its nested tables map the memory of `self.space` alone, which
-        // `self` keeps alive; the guest's fields may hold anything, VMRUN checks them.
+        // interrupts are off by the guard. The VMCB's maps are those that
+        // `self._shared` keeps alive, and its nested tables map the memory of `self.space`
+        // alone, kept alive likewise; the guest's fields may hold anything, VMRUN checks them.
         // The kernel sets no breakpoints.
         let host_rip = unsafe { world::run(vmcb_pa, &mut self.gprs, host_pa) };
         self.doorbell.leave();

@@ -1,57 +1,57 @@
-//! Commands about the guests.
+//! The command about the guests.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{
     AtomicBool,
     Ordering::{Acquire, Release},
 };
 
-use hv::{ConsoleHandle, GuestLine, NicStats};
+use hv::{ConsoleHandle, Gateway, GuestLine, Hypervisor, NicStats};
 use kcore::console;
+use kcore::say;
+use kcore::shell::{Command, Done, Size};
 use kcore::task::{self, Placement, Priority};
 
-use super::{Command, Done, Size, say};
-use crate::node::Node;
-
-pub(super) const COMMANDS: &[Command] = &[HV];
+pub const COMMANDS: &[Command] = &[HV];
 
 const HV: Command = Command {
     name: "hv",
     usage: "list | start GUEST | stop GUEST | console GUEST | stat GUEST",
     help: "the guests: what they do, their consoles, their exits",
-    run: hv,
 };
 
 /// Ctrl-]: leaves a guest's console.
 const ESCAPE: u8 = 0x1d;
 
-fn hv(node: &Node, arguments: &[&str]) -> Done {
+/// The command `hv`.
+pub fn hv(hypervisor: &Arc<Hypervisor>, arguments: &[&str]) -> Done {
     match arguments {
         ["list"] => {
-            list(node);
+            list(hypervisor);
             Ok(())
         }
         ["start", name] => {
-            node.hypervisor().start(name)?;
+            hypervisor.start(name)?;
             say!("{name} starts; `hv console {name}` shows it");
             Ok(())
         }
         ["stop", name] => {
-            node.hypervisor().stop(name)?;
+            hypervisor.stop(name)?;
             say!("{name} is stopped");
             Ok(())
         }
-        ["console", name] => view(node, name),
-        ["stat", name] => stat(node, name),
+        ["console", name] => view(hypervisor, name),
+        ["stat", name] => stat(hypervisor, name),
         _ => Err(HV.wrong_use()),
     }
 }
 
-fn list(node: &Node) {
-    let guests = node.hypervisor().list();
+fn list(hypervisor: &Hypervisor) {
+    let guests = hypervisor.list();
     if guests.is_empty() {
         say!("no guest is described; nos.toml describes them");
         return;
@@ -71,6 +71,27 @@ fn list(node: &Node) {
     }
 }
 
+/// What `net` shows of the gateway.
+pub fn nat_lines(gateway: &Gateway) -> Vec<String> {
+    let nat = gateway.counters();
+    let mut lines = vec![format!(
+        "NAT    {} packets out, {} in, {} between guests; {} connections now, {} made, {} evicted",
+        nat.outbound,
+        nat.inbound,
+        nat.hairpinned,
+        gateway.connections(),
+        nat.connections_made,
+        nat.connections_evicted
+    )];
+    for reason in nat::DropReason::ALL {
+        let dropped = nat.dropped(reason);
+        if dropped > 0 {
+            lines.push(format!("       dropped: {dropped} {reason}"));
+        }
+    }
+    lines
+}
+
 /// How long the guest took, from its start.
 fn milestones(guest: &GuestLine) -> String {
     let since = |later_ns: Option<u64>| Some(later_ns?.saturating_sub(guest.started_ns?) / 1_000_000);
@@ -83,8 +104,8 @@ fn milestones(guest: &GuestLine) -> String {
     }
 }
 
-fn stat(node: &Node, name: &str) -> Done {
-    let stat = node.hypervisor().stat(name)?;
+fn stat(hypervisor: &Hypervisor, name: &str) -> Done {
+    let stat = hypervisor.stat(name)?;
     for (cpu, counters) in stat.cpus.iter().enumerate() {
         say!("CPU {cpu}: {} entries, {} exits", counters.entries, counters.total_exits());
         for (reason, exits) in counters.named_exits().filter(|&(_, exits)| exits > 0) {
@@ -151,9 +172,9 @@ fn show_card(nic: &NicStats) {
 }
 
 /// Shows the guest's console and types to it until Ctrl-].
-fn view(node: &Node, name: &str) -> Done {
-    let typing = node.hypervisor().console(name)?;
-    let viewing = node.hypervisor().console(name)?;
+fn view(hypervisor: &Hypervisor, name: &str) -> Done {
+    let typing = hypervisor.console(name)?;
+    let viewing = hypervisor.console(name)?;
     say!("console of {name}; Ctrl-] leaves it");
     let leave = Arc::new(AtomicBool::new(false));
     let viewer_leaves = leave.clone();

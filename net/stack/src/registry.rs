@@ -1,0 +1,43 @@
+//! The stacks that there are, in the order in which they were started: the first is the uplink's.
+//!
+//! Whoever serves something on a card finds its stack here. A module that was loaded later than the
+//! cards has no other way to them.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::Ipv4Addr;
+
+use kcore::balance;
+use kcore::sync::SpinLock;
+
+use crate::stack::Stack;
+
+static STACKS: SpinLock<Vec<Arc<Stack>>> = SpinLock::new(Vec::new());
+
+pub(crate) fn add(stack: &Arc<Stack>) {
+    STACKS.lock().push(stack.clone());
+    balance::register("stacks", || STACKS.lock().len());
+    balance::register("UDP ports", || all().iter().map(|stack| stack.handlers.count()).sum());
+    balance::register("forwarders", || all().iter().filter(|stack| stack.forwarder.lock().is_some()).count());
+}
+
+pub(crate) fn remove(stack: &Stack) {
+    let removed = {
+        let mut stacks = STACKS.lock();
+        let place = stacks.iter().position(|other| core::ptr::eq(&**other, stack));
+        place.map(|place| stacks.remove(place))
+    };
+    drop(removed);
+}
+
+/// Every stack.
+pub fn all() -> Vec<Arc<Stack>> {
+    STACKS.lock().clone()
+}
+
+/// The stack that reaches `destination`: that of its own network, else the uplink's.
+pub fn towards(destination: Ipv4Addr) -> Option<Arc<Stack>> {
+    let stacks = all();
+    let is_near = |stack: &&Arc<Stack>| stack.subnet().is_some_and(|subnet| subnet.contains(destination));
+    stacks.iter().find(is_near).or(stacks.first()).cloned()
+}
