@@ -389,9 +389,32 @@ fn transfer(
         }
         None => None,
     };
+    let range = SectorRange { first_sector, sectors };
+    Ok(run(disk, op, range, false, memory)?.and_then(DmaMemory::into_buffer))
+}
+
+/// Sectors of one transfer.
+#[derive(Clone, Copy, Debug)]
+pub struct SectorRange {
+    /// The first of them.
+    pub first_sector: u64,
+    /// How many; 0 for a flush.
+    pub sectors: u32,
+}
+
+/// One transfer, whatever memory it has, from its submission to its end; the memory comes back.
+/// Sleeps; tasks only. Those who only want bytes use [`read`] and [`write`].
+pub fn run(
+    disk: &dyn Disk,
+    op: BlockOp,
+    range: SectorRange,
+    force_unit_access: bool,
+    memory: Option<DmaMemory>,
+) -> Result<Option<DmaMemory>, IoError> {
+    let SectorRange { first_sector, sectors } = range;
     let wait = Arc::new(SyncWait { done: Event::new(), result: IrqSpinLock::new(None) });
     let sink = wait.clone();
-    let mut io = BlockIo { op, first_sector, sectors, force_unit_access: false, memory, sink, cookie: 0 };
+    let mut io = BlockIo { op, first_sector, sectors, force_unit_access, memory, sink, cookie: 0 };
     let give_up_ns = time::now_ns().saturating_add(BUSY_LIMIT_NS);
     while let Err(rejected) = disk.submit_sync(io) {
         if rejected.error != SubmitError::Busy || time::now_ns() >= give_up_ns {
@@ -405,7 +428,7 @@ fn transfer(
         wait.done.wait();
         let result = wait.result.lock().take();
         match result {
-            Some((IoStatus::Ok, memory)) => return Ok(memory.and_then(DmaMemory::into_buffer)),
+            Some((IoStatus::Ok, memory)) => return Ok(memory),
             Some((status, _)) => return Err(IoError::Failed(status)),
             None => {}
         }

@@ -1,23 +1,20 @@
-//! Commands about disks and the network.
+//! Commands about the network.
 
 use alloc::format;
 use alloc::string::String;
 use core::net::Ipv4Addr;
 
-use kcore::module;
 use stack::{AddressSource, EchoState, StackState};
 
 use super::{Command, Done, Duration, Size, Trouble, say};
 use crate::node::Node;
 
-pub(super) const COMMANDS: &[Command] = &[DISKS, NET, PING, UDPECHO];
+pub(super) const COMMANDS: &[Command] = &[NET, PING, UDPECHO];
 
 const PING_PAYLOAD_BYTES: usize = 56;
 const PING_TIMEOUT_NS: u64 = 1_000_000_000;
 const PING_INTERVAL_NS: u64 = 200_000_000;
 
-const DISKS: Command =
-    Command { name: "disks", usage: "", help: "every disk and partition, with its counters", run: disks };
 const NET: Command = Command {
     name: "net",
     usage: "",
@@ -37,37 +34,6 @@ const UDPECHO: Command = Command {
     run: udpecho,
 };
 
-fn disks(_node: &Node, arguments: &[&str]) -> Done {
-    DISKS.alone(arguments)?;
-    let disks = kcore::block::disks();
-    if disks.is_empty() {
-        say!("no disk was found; `pci` lists what the machine has");
-        return Ok(());
-    }
-    for disk in disks {
-        let stats = disk.stats();
-        say!(
-            "{:<12} {:>9}, {} B sectors{}  {}",
-            disk.name(),
-            format!("{}", Size(disk.sectors().saturating_mul(u64::from(disk.sector_bytes())))),
-            disk.sector_bytes(),
-            if disk.read_only() { ", read-only" } else { "" },
-            disk.model()
-        );
-        say!(
-            "{:<12} {} reads, {} writes, {} flushes, {} errors; {} doorbells, {} interrupts",
-            "",
-            stats.reads,
-            stats.writes,
-            stats.flushes,
-            stats.errors,
-            stats.doorbells,
-            stats.interrupts
-        );
-    }
-    Ok(())
-}
-
 fn net(node: &Node, arguments: &[&str]) -> Done {
     NET.alone(arguments)?;
     if node.stacks().is_empty() {
@@ -76,9 +42,22 @@ fn net(node: &Node, arguments: &[&str]) -> Done {
     for stack in node.stacks() {
         show_stack(&stack.state());
     }
-    for loaded in module::list() {
-        for line in loaded.module().report(NET.name) {
-            say!("{line}");
+    if let Some(gateway) = node.gateway() {
+        let nat = gateway.counters();
+        say!(
+            "NAT    {} packets out, {} in, {} between guests; {} connections now, {} made, {} evicted",
+            nat.outbound,
+            nat.inbound,
+            nat.hairpinned,
+            gateway.connections(),
+            nat.connections_made,
+            nat.connections_evicted
+        );
+        for reason in nat::DropReason::ALL {
+            let dropped = nat.dropped(reason);
+            if dropped > 0 {
+                say!("       dropped: {dropped} {reason}");
+            }
         }
     }
     Ok(())
