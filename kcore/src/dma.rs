@@ -29,6 +29,7 @@ unsafe impl Sync for DmaBuffer {}
 macro_rules! values {
     ($read:ident, $write:ident, $type:ty) => {
         /// Reads the value at `offset` (bytes, a multiple of its size).
+        #[inline]
         pub fn $read(&self, offset: usize) -> $type {
             let address = self.address(offset, size_of::<$type>(), size_of::<$type>());
             // SAFETY: checked by `address`.
@@ -36,6 +37,7 @@ macro_rules! values {
         }
 
         /// Writes the value at `offset` (bytes, a multiple of its size).
+        #[inline]
         pub fn $write(&self, offset: usize, value: $type) {
             let address = self.address(offset, size_of::<$type>(), size_of::<$type>());
             // SAFETY: checked by `address`.
@@ -61,14 +63,20 @@ impl DmaBuffer {
         self.bytes
     }
 
+    #[inline]
     fn address(&self, offset: usize, bytes: usize, align: usize) -> *mut u8 {
-        assert!(
-            offset <= self.bytes && bytes <= self.bytes - offset && offset.is_multiple_of(align),
-            "access of {bytes} bytes at {offset:#x} in a DMA buffer of {:#x}",
-            self.bytes
-        );
+        if offset > self.bytes || bytes > self.bytes - offset || !offset.is_multiple_of(align) {
+            self.refuse(offset, bytes);
+        }
         // SAFETY: the offset lies within the run.
         unsafe { self.memory.as_ptr().add(offset) }
+    }
+
+    /// Apart from the accesses, which are short enough to be part of their callers.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, offset: usize, bytes: usize) -> ! {
+        panic!("access of {bytes} bytes at {offset:#x} in a DMA buffer of {:#x}", self.bytes);
     }
 
     values!(read_u8, write_u8, u8);
@@ -77,30 +85,36 @@ impl DmaBuffer {
     values!(read_u64, write_u64, u64);
 
     /// Reads an index that the device publishes; what it wrote before is seen after.
+    #[inline]
     pub fn load_acquire_u16(&self, offset: usize) -> u16 {
         self.atomic_u16(offset).load(Ordering::Acquire)
     }
 
     /// Publishes an index to the device; what was written before is seen with it.
+    #[inline]
     pub fn store_release_u16(&self, offset: usize, value: u16) {
         self.atomic_u16(offset).store(value, Ordering::Release);
     }
 
     /// As [`DmaBuffer::load_acquire_u16`], for 32 bits.
+    #[inline]
     pub fn load_acquire_u32(&self, offset: usize) -> u32 {
         self.atomic_u32(offset).load(Ordering::Acquire)
     }
 
     /// As [`DmaBuffer::store_release_u16`], for 32 bits.
+    #[inline]
     pub fn store_release_u32(&self, offset: usize, value: u32) {
         self.atomic_u32(offset).store(value, Ordering::Release);
     }
 
+    #[inline]
     fn atomic_u16(&self, offset: usize) -> &AtomicU16 {
         // SAFETY: checked by `address`; an atomic may be shared with whoever else writes.
         unsafe { AtomicU16::from_ptr(self.address(offset, 2, 2).cast()) }
     }
 
+    #[inline]
     fn atomic_u32(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: as for `atomic_u16`.
         unsafe { AtomicU32::from_ptr(self.address(offset, 4, 4).cast()) }

@@ -129,6 +129,7 @@ impl PageRun {
     }
 
     /// Where the run begins.
+    #[inline]
     pub fn phys(&self) -> PhysAddr {
         self.phys
     }
@@ -145,6 +146,7 @@ impl PageRun {
 
     /// Where the kernel sees the run. What lies there may be written by a device or a guest at
     /// any time: use it by volatile accesses or copies, never as a reference.
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         phys_to_virt(self.phys)
     }

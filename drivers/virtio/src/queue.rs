@@ -214,6 +214,7 @@ impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
     }
 
     /// Links a slot's descriptors for a packet of one piece: its header, and the piece to come.
+    #[cold]
     fn link_one(&mut self, slot: u16) {
         let first = self.layout.head(slot);
         let header = self.memory.device_address(self.layout.header(slot));
@@ -224,6 +225,7 @@ impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
     }
 
     /// Writes a packet's pieces into its slot's descriptors. Returns their bytes together.
+    #[inline(always)]
     fn describe(&mut self, slot: u16, packet: &Packet<T>) -> u32 {
         let linked = self.slots[usize::from(slot)].linked;
         let Some(second) = packet.token.behind(0) else {
@@ -239,6 +241,8 @@ impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
         self.describe_several(slot, first, second, &packet.token)
     }
 
+    /// Kept apart, so that packets of one piece do not pay for its registers.
+    #[inline(never)]
     fn describe_several(&mut self, slot: u16, first: Segment, second: Segment, token: &T) -> u32 {
         let indirect = self.layout.is_indirect();
         let base = if indirect { 0 } else { self.layout.head(slot) };

@@ -23,16 +23,19 @@ impl Default for FrameChain {
 
 impl FrameChain {
     /// An empty chain.
+    #[inline]
     pub const fn new() -> Self {
         FrameChain { head: NONE, tail: NONE, count: 0 }
     }
 
     /// How many packets it holds: frames, without those behind another.
+    #[inline]
     pub fn len(&self) -> usize {
         self.count
     }
 
     /// Whether it holds none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

@@ -142,16 +142,19 @@ impl NetFrame {
     }
 
     /// Length of the packet in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
     /// Whether the frame holds no packet.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Sets the packet's length. Panics beyond [`FRAME_BYTES`].
+    #[inline]
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= FRAME_BYTES, "a packet of {len} bytes in a frame of {FRAME_BYTES}");
         self.len = len as u16;
@@ -181,16 +184,19 @@ impl NetFrame {
     }
 
     /// Hands the frame to a device.
+    #[inline]
     pub fn into_device(self) -> DeviceFrame {
         let frame = ManuallyDrop::new(self);
         DeviceFrame { index: frame.index, extras: frame.extras }
     }
 
     /// Length and number of pieces in one word.
+    #[inline]
     fn shape(&self) -> u32 {
         u32::from(self.extras) << 16 | u32::from(self.len)
     }
 
+    #[inline]
     fn from_shape(index: u32, shape: u32) -> NetFrame {
         NetFrame { index, len: shape as u16, extras: (shape >> 16) as u16 }
     }
@@ -223,6 +229,7 @@ impl DeviceFrame {
 
     /// Takes the frame back with a packet of `len` bytes (at most a frame's), and what is behind it.
     /// The device must be done with it: its completion was seen, or it has been reset.
+    #[inline]
     pub fn reclaim(self, len: usize) -> NetFrame {
         NetFrame { index: self.index, len: len.min(FRAME_BYTES) as u16, extras: self.extras }
     }

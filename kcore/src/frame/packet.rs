@@ -50,6 +50,7 @@ fn free_piece(piece: Piece) {
 
 impl NetFrame {
     /// How many pieces the packet has; 1 if it is all in this frame.
+    #[inline]
     pub fn piece_count(&self) -> usize {
         1 + usize::from(self.extras)
     }
@@ -90,7 +91,13 @@ impl NetFrame {
     }
 
     /// Takes off what is behind the head: its frames, in their order. Pages are given up.
+    #[inline]
     pub fn detach(&mut self) -> FrameChain {
+        if self.extras == 0 { FrameChain::new() } else { self.take_off() }
+    }
+
+    #[inline(never)]
+    fn take_off(&mut self) -> FrameChain {
         let mut frames = FrameChain::new();
         for piece in behind(self.index, core::mem::take(&mut self.extras)) {
             match piece {
@@ -102,11 +109,14 @@ impl NetFrame {
     }
 
     /// Length of the packet with all its pieces.
+    #[inline]
     pub fn total_len(&self) -> usize {
-        if self.extras == 0 {
-            return self.len();
-        }
-        self.len() + behind(self.index, self.extras).map(Piece::bytes).sum::<usize>()
+        if self.extras == 0 { self.len() } else { self.len() + self.len_behind() }
+    }
+
+    #[inline(never)]
+    fn len_behind(&self) -> usize {
+        behind(self.index, self.extras).map(Piece::bytes).sum()
     }
 
     /// The pieces, head first, for a device.
@@ -138,14 +148,26 @@ impl DeviceFrame {
     }
 
     /// The piece that is `place`-th behind the head, counted from 0; `None` beyond the last.
+    #[inline]
     pub fn piece_behind(&self, place: usize) -> Option<Segment> {
-        (place < usize::from(self.extras)).then(|| segment(pool().behind.get(self.index, place)))
+        if place < usize::from(self.extras) { Some(self.noted(place)) } else { None }
+    }
+
+    #[inline(never)]
+    fn noted(&self, place: usize) -> Segment {
+        segment(pool().behind.get(self.index, place))
     }
 
     /// Takes back a packet that a card received: `len` bytes, from the head on through the frames
     /// behind it, each full before the next begins. Frames that it did not reach go to `spare`.
     /// `len` is cut to what the frames hold. The device must be done with all of it.
+    #[inline]
     pub fn reclaim_received(self, len: usize, spare: &mut FrameChain) -> NetFrame {
+        if self.extras == 0 { self.reclaim(len) } else { self.reclaim_frames(len, spare) }
+    }
+
+    #[inline(never)]
+    fn reclaim_frames(self, len: usize, spare: &mut FrameChain) -> NetFrame {
         let extras = self.extras;
         let mut packet = DeviceFrame { index: self.index, extras: 0 }.reclaim(len);
         let mut rest = len - packet.len();
