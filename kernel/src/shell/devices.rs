@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use core::net::Ipv4Addr;
 
+use kcore::module;
 use stack::{AddressSource, EchoState, StackState};
 
 use super::{Command, Done, Duration, Size, Trouble, say};
@@ -42,22 +43,9 @@ fn net(node: &Node, arguments: &[&str]) -> Done {
     for stack in node.stacks() {
         show_stack(&stack.state());
     }
-    if let Some(gateway) = node.gateway() {
-        let nat = gateway.counters();
-        say!(
-            "NAT    {} packets out, {} in, {} between guests; {} connections now, {} made, {} evicted",
-            nat.outbound,
-            nat.inbound,
-            nat.hairpinned,
-            gateway.connections(),
-            nat.connections_made,
-            nat.connections_evicted
-        );
-        for reason in nat::DropReason::ALL {
-            let dropped = nat.dropped(reason);
-            if dropped > 0 {
-                say!("       dropped: {dropped} {reason}");
-            }
+    for loaded in module::list() {
+        for line in loaded.module().report(NET.name) {
+            say!("{line}");
         }
     }
     Ok(())
