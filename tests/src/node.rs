@@ -158,7 +158,7 @@ impl Node {
     pub fn host_port(&self, protocol: Protocol, node_port: u16) -> u16 {
         let forwards = match &self.uplink {
             Uplink::User { forwards } => forwards.as_slice(),
-            Uplink::Frames { .. } | Uplink::Vhost { .. } => &[],
+            Uplink::Tap { .. } | Uplink::Frames { .. } | Uplink::Vhost { .. } => &[],
         };
         forwards
             .iter()
