@@ -76,12 +76,18 @@ impl Fabric {
         Ok(Plug { fabric: self.clone(), id })
     }
 
-    /// Carries a batch that came in at `ingress`.
-    fn carry(&self, ingress: PortId, mut frames: FrameChain, now_ns: u64) {
+    /// Carries a batch that came in at `ingress`. Returns how many packets it did not take, because
+    /// they have several pieces: the ports copy single frames.
+    fn carry(&self, ingress: PortId, mut frames: FrameChain, now_ns: u64) -> usize {
+        let mut refused = 0;
         let mut out: Vec<(Arc<dyn Port>, FrameChain)> = Vec::new();
         {
             let mut inner = self.inner.lock();
             while let Some(frame) = frames.pop() {
+                if frame.piece_count() > 1 {
+                    refused += 1;
+                    continue;
+                }
                 // A dropped frame is counted by the switch, under its reason.
                 let Decision::Forward(ports) = inner.switch.decide(ingress, frame.bytes(), now_ns) else {
                     continue;
@@ -101,6 +107,7 @@ impl Fabric {
         for (port, frames) in out {
             port.deliver(frames);
         }
+        refused
     }
 
     /// Frames that were to be flooded and found no memory for their copies.
@@ -137,10 +144,9 @@ pub struct Plug {
 }
 
 impl Plug {
-    pub fn send(&self, frames: FrameChain, now_ns: u64) {
-        if !frames.is_empty() {
-            self.fabric.carry(self.id, frames, now_ns);
-        }
+    /// Returns how many packets were not taken, because they have several pieces.
+    pub fn send(&self, frames: FrameChain, now_ns: u64) -> usize {
+        if frames.is_empty() { 0 } else { self.fabric.carry(self.id, frames, now_ns) }
     }
 
     pub fn counters(&self) -> PortCounters {

@@ -85,6 +85,8 @@ pub struct SwitchDevice {
     /// Ends with the device.
     _softirq: Owned,
     sent_frames: AtomicU64,
+    /// Packets of several pieces, which the switch does not carry.
+    refused_packets: AtomicU64,
 }
 
 /// Why the node has no port.
@@ -121,7 +123,14 @@ impl SwitchDevice {
             .map_err(|_| NodePortError::NoSoftirq)?;
         // Set here alone.
         let _ = port.softirq.set(softirq.softirq());
-        Ok(Arc::new(SwitchDevice { mac, port, plug, _softirq: softirq, sent_frames: AtomicU64::new(0) }))
+        Ok(Arc::new(SwitchDevice {
+            mac,
+            port,
+            plug,
+            _softirq: softirq,
+            sent_frames: AtomicU64::new(0),
+            refused_packets: AtomicU64::new(0),
+        }))
     }
 }
 
@@ -154,8 +163,9 @@ impl NetDevice for SwitchDevice {
     fn transmit(&self, chain: &mut FrameChain) -> usize {
         let frames = core::mem::take(chain);
         let count = frames.len();
-        self.sent_frames.fetch_add(count as u64, Relaxed);
-        self.plug.send(frames, kcore::time::now_ns());
+        let refused = self.plug.send(frames, kcore::time::now_ns());
+        self.sent_frames.fetch_add((count - refused) as u64, Relaxed);
+        self.refused_packets.fetch_add(refused as u64, Relaxed);
         count
     }
 
@@ -171,6 +181,7 @@ impl NetDevice for SwitchDevice {
             rx_dropped: self.port.dropped.load(Relaxed) + self.port.queue.dropped(),
             tx_frames: self.sent_frames.load(Relaxed),
             tx_bytes: counters.bytes_in,
+            tx_dropped: self.refused_packets.load(Relaxed),
             ..NetStats::default()
         }
     }
