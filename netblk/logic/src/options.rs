@@ -1,12 +1,17 @@
-//! `netblk start <disk> <port> [ro] [nic=eth0] [mtu=1500] [cpu=N] [poll=us]`.
+//! `netblk start <disk> <port> [ro] [nic=eth0] [mtu=1500] [cpu=N] [poll=us] [allow=CIDR,...] [key=HEX]`.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU16;
 
+use netblk_proto::v2::{KeyError, PreSharedKey};
+
+use crate::access::{Access, Network};
+
 /// How the command is written.
-pub const USAGE: &str = "netblk start <disk> <port> [ro] [nic=eth0] [mtu=1500] [cpu=N] [poll=us]";
+pub const USAGE: &str = "netblk start <disk> <port> [ro] [nic=eth0] [mtu=1500] [cpu=N] [poll=us] [allow=CIDR,...] [key=64 hex digits]";
 
 /// The card served on if none is named.
 pub const DEFAULT_NIC: &str = "eth0";
@@ -35,6 +40,8 @@ pub struct StartOptions {
     pub cpu: Option<usize>,
     /// How long the worker polls for requests after work, in us.
     pub poll_us: u32,
+    /// Who may use it.
+    pub access: Access,
 }
 
 /// What is wrong with a start command.
@@ -57,6 +64,8 @@ pub enum OptionError {
         /// What may be written.
         expected: &'static str,
     },
+    /// The key is none. What was written is not repeated.
+    Key(KeyError),
     /// An option stands there twice.
     Twice(&'static str),
 }
@@ -69,6 +78,7 @@ impl fmt::Display for OptionError {
             Self::Port(text) => write!(f, "\"{text}\" is no UDP port: a number from 1 to 65535 is needed"),
             Self::Unknown(word) => write!(f, "\"{word}\" is no option. Usage: {USAGE}"),
             Self::Value { key, value, expected } => write!(f, "{key}={value}: {expected} is needed"),
+            Self::Key(error) => write!(f, "key=: {error}"),
             Self::Twice(key) => write!(f, "{key} is given twice"),
         }
     }
@@ -87,6 +97,7 @@ impl StartOptions {
             mtu: DEFAULT_MTU,
             cpu: None,
             poll_us: 0,
+            access: Access::default(),
         }
     }
 
@@ -127,6 +138,14 @@ impl StartOptions {
                         return Err(OptionError::Value { key: "poll", value: value.to_owned(), expected });
                     }
                 }
+                Some(("allow", value)) => {
+                    seen.once("allow")?;
+                    options.access.allow = Some(networks(value)?);
+                }
+                Some(("key", value)) => {
+                    seen.once("key")?;
+                    options.access.key = Some(PreSharedKey::from_hex(value).map_err(OptionError::Key)?);
+                }
                 _ => return Err(OptionError::Unknown(word.to_owned())),
             }
         }
@@ -148,9 +167,16 @@ fn number<T: core::str::FromStr>(
     value.parse().map_err(|_| OptionError::Value { key, value: value.to_owned(), expected })
 }
 
+fn networks(value: &str) -> Result<Vec<Network>, OptionError> {
+    value
+        .split(',')
+        .map(|network| number("allow", network, "networks such as 192.0.2.0/24,10.0.0.7"))
+        .collect()
+}
+
 /// The options already read.
 #[derive(Default)]
-struct Seen([Option<&'static str>; 5]);
+struct Seen([Option<&'static str>; 7]);
 
 impl Seen {
     fn once(&mut self, key: &'static str) -> Result<(), OptionError> {
@@ -206,8 +232,21 @@ mod tests {
         assert!(text("nvme0n1 1 mtu=big").contains("mtu=big"));
         assert!(text("nvme0n1 1 cpu=").contains("CPU's number"));
         assert!(text("nvme0n1 1 poll=1000001").contains("microseconds"));
+        assert!(text("nvme0n1 1 allow=10.0.0.0/8,ten").contains("allow=ten"));
+        assert!(text("nvme0n1 1 allow=").contains("192.0.2.0/24"));
+        let secret = text("nvme0n1 1 key=c0ffee");
+        assert!(secret.contains("64 hexadecimal digits") && !secret.contains("c0ffee"), "{secret}");
         assert!(text("nvme0n1 1 ro ro").contains("twice"));
         assert!(text("nvme0n1 1 nic=a mtu=1500 cpu=1 poll=1 ro nic=b").contains("nic is given twice"));
+    }
+
+    #[test]
+    fn who_may_use_it() {
+        let access =
+            parse(&format!("d 1 allow=10.0.0.0/8,192.0.2.7 key={}", "0f".repeat(32))).unwrap().access;
+        assert_eq!(access.key, Some(PreSharedKey::new([0x0F; 32])));
+        let allow: Vec<_> = access.allow.unwrap().iter().map(Network::to_string).collect();
+        assert_eq!(allow, ["10.0.0.0/8", "192.0.2.7/32"]);
     }
 
     #[test]

@@ -135,8 +135,41 @@ impl Refused {
 /// # Errors
 /// [`Refused`] names the fault and carries the reply, if there is to be one.
 pub fn check(datagram: &[u8], limits: &Limits) -> Result<Request, Refused> {
-    let Ok(view) = HeaderView::new(datagram) else {
-        return Err(refuse_short(datagram));
+    check_first_piece(datagram, datagram.len(), limits)
+}
+
+/// As [`check`], for a datagram of `datagram_bytes` bytes of which only the beginning is at hand: see
+/// [`HeaderView::of_first_piece`].
+///
+/// # Errors
+/// As [`check`].
+pub fn check_first_piece(
+    first_piece: &[u8],
+    datagram_bytes: usize,
+    limits: &Limits,
+) -> Result<Request, Refused> {
+    let view = recognise(first_piece, datagram_bytes)?;
+    match command(&view, limits) {
+        Ok(command) => Ok(Request { cookie: view.cookie(), command }),
+        Err(fault) => Err(Refused { fault, answer: Some(ReplyHeader::echo(&view, fault.status())) }),
+    }
+}
+
+/// What a server that does not speak a datagram's version (on this device, or at all) does with it: what is
+/// a request is answered, in version 1, and everything else is dropped.
+pub fn refuse_version(datagram: &[u8]) -> Refused {
+    match recognise(datagram, datagram.len()) {
+        Ok(view) => {
+            Refused { fault: Fault::Version, answer: Some(ReplyHeader::echo(&view, Fault::Version.status())) }
+        }
+        Err(refused) => refused,
+    }
+}
+
+/// Whether it is a netblk request, of whatever version.
+fn recognise(first_piece: &[u8], datagram_bytes: usize) -> Result<HeaderView<'_>, Refused> {
+    let Ok(view) = HeaderView::of_first_piece(first_piece, datagram_bytes) else {
+        return Err(refuse_short(first_piece));
     };
     if view.magic() != MAGIC {
         return Err(Refused::silently(Fault::Magic));
@@ -144,10 +177,7 @@ pub fn check(datagram: &[u8], limits: &Limits) -> Result<Request, Refused> {
     if view.op() & REPLY_BIT != 0 {
         return Err(Refused::silently(Fault::ReplyBit));
     }
-    match command(&view, limits) {
-        Ok(command) => Ok(Request { cookie: view.cookie(), command }),
-        Err(fault) => Err(Refused { fault, answer: Some(ReplyHeader::echo(&view, fault.status())) }),
-    }
+    Ok(view)
 }
 
 fn command(view: &HeaderView<'_>, limits: &Limits) -> Result<Command, Fault> {
@@ -157,7 +187,7 @@ fn command(view: &HeaderView<'_>, limits: &Limits) -> Result<Command, Fault> {
     let op = Op::try_from(view.op()).map_err(|_| Fault::Op)?;
     let flags = Flags::from_bits(view.flags()).ok_or(Fault::Flags)?;
     let durability = if flags.fua() { Durability::ForceUnitAccess } else { Durability::Cached };
-    let body_bytes = view.body().len();
+    let body_bytes = view.body_bytes();
     let command = match op {
         Op::Info => Command::Info,
         Op::Flush => Command::Flush,
@@ -195,7 +225,9 @@ const RECOGNISABLE_BYTES: usize = 6;
 /// request; the fields that are missing count as zero.
 fn refuse_short(datagram: &[u8]) -> Refused {
     let mut padded = [0; HEADER_BYTES];
-    padded[..datagram.len()].copy_from_slice(datagram);
+    // A piece that is longer than its datagram is no one's.
+    let Some(beginning) = padded.get_mut(..datagram.len()) else { return Refused::silently(Fault::Short) };
+    beginning.copy_from_slice(datagram);
     match HeaderView::new(&padded) {
         Ok(view)
             if datagram.len() >= RECOGNISABLE_BYTES
@@ -244,6 +276,27 @@ mod tests {
     #[track_caller]
     fn dropped(datagram: &[u8], fault: Fault) {
         assert_eq!(check(datagram, &limits()), Err(Refused::silently(fault)));
+    }
+
+    #[test]
+    fn a_version_nobody_speaks_is_refused_in_version_1() {
+        let mut other = header(Op::Read, 512, 1024);
+        other[4] = 2;
+        other.resize(258, 0);
+        let Refused { fault, answer: Some(answer) } = refuse_version(&other) else { panic!("no answer") };
+        assert_eq!((fault, answer.status, answer.cookie), (Fault::Version, Status::BadRequest, 0xC00C_1E55));
+        assert_eq!(answer.to_bytes()[4], VERSION);
+        assert_eq!(refuse_version(&[0; 66]), Refused::silently(Fault::Magic));
+    }
+
+    #[test]
+    fn a_jumbo_write_is_judged_by_its_first_piece() {
+        let jumbo = Limits::new(512, 1000, 9000, false).unwrap();
+        let whole = write(0, 4096);
+        let judged = |bytes| check_first_piece(&whole[..2000], bytes, &jumbo);
+        assert!(matches!(judged(30 + 4096), Ok(Request { command: Command::Write(..), .. })));
+        assert_eq!(judged(30 + 4095).unwrap_err().fault, Fault::Body);
+        assert_eq!(judged(1999).unwrap_err(), Refused::silently(Fault::Short));
     }
 
     #[test]

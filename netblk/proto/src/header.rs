@@ -166,6 +166,8 @@ pub struct TooShort {
 pub struct HeaderView<'a> {
     header: &'a [u8; HEADER_BYTES],
     body: &'a [u8],
+    /// Bytes of the body, of which `body` is the beginning.
+    body_bytes: usize,
 }
 
 impl<'a> HeaderView<'a> {
@@ -174,9 +176,20 @@ impl<'a> HeaderView<'a> {
     /// # Errors
     /// [`TooShort`] if the datagram ends before its header does.
     pub fn new(datagram: &'a [u8]) -> Result<Self, TooShort> {
-        match datagram.split_first_chunk() {
-            Some((header, body)) => Ok(Self { header, body }),
-            None => Err(TooShort { bytes: datagram.len() }),
+        Self::of_first_piece(datagram, datagram.len())
+    }
+
+    /// A datagram of `datagram_bytes` bytes whose beginning is `first_piece`: what a card hands over of
+    /// a jumbo frame. The rest is data that nobody needs to see.
+    ///
+    /// # Errors
+    /// [`TooShort`] if the piece ends before the header does, or is longer than the datagram.
+    pub fn of_first_piece(first_piece: &'a [u8], datagram_bytes: usize) -> Result<Self, TooShort> {
+        match first_piece.split_first_chunk() {
+            Some((header, body)) if first_piece.len() <= datagram_bytes => {
+                Ok(Self { header, body, body_bytes: datagram_bytes - HEADER_BYTES })
+            }
+            _ => Err(TooShort { bytes: first_piece.len() }),
         }
     }
 
@@ -224,7 +237,13 @@ impl<'a> HeaderView<'a> {
         u16::from_be_bytes(self.field(at::STATUS))
     }
 
-    /// What follows the header.
+    /// Bytes that follow the header.
+    pub fn body_bytes(&self) -> usize {
+        self.body_bytes
+    }
+
+    /// What follows the header, as far as it is at hand: all of it, if the view was made of a whole
+    /// datagram.
     pub fn body(&self) -> &'a [u8] {
         self.body
     }

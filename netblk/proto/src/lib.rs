@@ -35,7 +35,7 @@ mod limits;
 mod reply;
 pub mod v2;
 
-pub use check::{Command, Durability, Fault, Refused, Request, check};
+pub use check::{Command, Durability, Fault, Refused, Request, check, check_first_piece, refuse_version};
 pub use header::{
     Flags, HEADER_BYTES, HeaderView, MAGIC, Op, REPLY_BIT, RequestHeader, Status, TooShort, UnknownOp,
     UnknownStatus, VERSION,

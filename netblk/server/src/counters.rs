@@ -3,7 +3,7 @@
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use netblk_proto::{Fault, Op, Status};
+use netblk_proto::v2::{Op, Status};
 
 /// A number that only grows.
 #[derive(Default)]
@@ -18,35 +18,137 @@ impl Counter {
         self.add(1);
     }
 
-    fn get(&self) -> u64 {
+    pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// Where the parts of a service count, each alone or rarely together.
-#[derive(Default)]
-pub(crate) struct Counters {
-    requests: [Counter; Op::ALL.len()],
-    replies: [Counter; Status::ALL.len()],
-    pub dropped_short: Counter,
-    pub dropped_magic: Counter,
-    pub dropped_replies: Counter,
-    pub read_bytes: Counter,
-    pub written_bytes: Counter,
-    pub kicks: Counter,
-    pub batches: Counter,
-    pub replies_lost: Counter,
-    pub held_queue_full: Counter,
-    pub held_no_frame: Counter,
-    pub held_overlap: Counter,
-    pub sleeps: Counter,
-    pub strays: Counter,
+/// Why a datagram, or a request that was accepted, gets no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Drop {
+    /// Too short to be recognised.
+    Short,
+    /// Not netblk.
+    Magic,
+    /// A reply itself.
+    Reply,
+    /// From an address that the service is not for.
+    NotAllowed,
+    /// With a wrong tag.
+    BadTag,
+    /// Its number is being carried out.
+    UnderWay,
+    /// A part of a WRITE that is there already.
+    DoubledPart,
+    /// A part of a WRITE whose other parts did not come.
+    GivenUp,
+    /// Queued in a session that has ended.
+    Ended,
+}
+
+impl Drop {
+    /// Every reason.
+    pub const ALL: [Self; 9] = [
+        Self::Short,
+        Self::Magic,
+        Self::Reply,
+        Self::NotAllowed,
+        Self::BadTag,
+        Self::UnderWay,
+        Self::DoubledPart,
+        Self::GivenUp,
+        Self::Ended,
+    ];
+
+    /// As `netblk list` says it.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Magic => "not netblk",
+            Self::Reply => "replies",
+            Self::NotAllowed => "not allowed",
+            Self::BadTag => "wrong tag",
+            Self::UnderWay => "under way already",
+            Self::DoubledPart => "part there already",
+            Self::GivenUp => "parts missing",
+            Self::Ended => "session ended",
+        }
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Where the parts of a service count, each alone or rarely together.
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            requests: [Counter; Op::ALL.len()],
+            replies: [Counter; Status::ALL.len()],
+            dropped: [Counter; Drop::ALL.len()],
+            $(pub $name: Counter,)*
+        }
+
+        /// A service's counters, read one after the other.
+        #[derive(Debug, Clone, Copy, Default)]
+        pub struct Counts {
+            /// Valid requests of both versions, in the order of [`Op::ALL`].
+            pub requests: [u64; Op::ALL.len()],
+            /// Replies, in the order of [`Status::ALL`]; a READ has one for each of its datagrams.
+            pub replies: [u64; Status::ALL.len()],
+            /// What got no answer, in the order of [`Drop::ALL`].
+            pub dropped: [u64; Drop::ALL.len()],
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            pub fn read_all(&self) -> Counts {
+                Counts {
+                    requests: array::from_fn(|index| self.requests[index].get()),
+                    replies: array::from_fn(|index| self.replies[index].get()),
+                    dropped: array::from_fn(|index| self.dropped[index].get()),
+                    $($name: self.$name.get(),)*
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Bytes read from the disk and sent.
+    read_bytes,
+    /// Bytes received and written to the disk.
+    written_bytes,
+    /// Times the data of a WRITE was copied, because the disk cannot take it from where it lay.
+    copies,
+    /// Bytes so copied.
+    copied_bytes,
+    /// Sessions made.
+    connects,
+    /// Times the disk was told of new commands.
+    kicks,
+    /// Times replies were handed to the card.
+    batches,
+    /// Replies that the card did not take, or for which there was no frame.
+    replies_lost,
+    /// Times a request waited for room in the disk's queue.
+    held_queue_full,
+    /// Times a request waited for a frame or a page.
+    held_no_frame,
+    /// Times a change waited for an older one to the same sectors.
+    held_overlap,
+    /// Times the worker slept.
+    sleeps,
+    /// Completions for a slot that had nothing with the disk: a driver's fault.
+    strays,
 }
 
 impl Counters {
     /// A valid request.
     pub fn request(&self, op: Op) {
-        self.requests[usize::from(op.code()) - 1].one();
+        // `Op::ALL` has every op.
+        if let Some(place) = Op::ALL.iter().position(|&other| other == op) {
+            self.requests[place].one();
+        }
     }
 
     /// A reply on its way.
@@ -54,75 +156,15 @@ impl Counters {
         self.replies[usize::from(status.code())].one();
     }
 
-    /// A datagram that gets no answer.
-    pub fn dropped(&self, fault: Fault) {
-        match fault {
-            Fault::Magic => self.dropped_magic.one(),
-            Fault::ReplyBit => self.dropped_replies.one(),
-            // Only what is too short to be recognised is dropped besides.
-            _ => self.dropped_short.one(),
-        }
+    /// Something that gets no answer.
+    pub fn dropped(&self, why: Drop) {
+        self.dropped[why as usize].one();
     }
-
-    pub fn read_all(&self) -> Counts {
-        Counts {
-            requests: array::from_fn(|index| self.requests[index].get()),
-            replies: array::from_fn(|index| self.replies[index].get()),
-            dropped_short: self.dropped_short.get(),
-            dropped_magic: self.dropped_magic.get(),
-            dropped_replies: self.dropped_replies.get(),
-            read_bytes: self.read_bytes.get(),
-            written_bytes: self.written_bytes.get(),
-            kicks: self.kicks.get(),
-            batches: self.batches.get(),
-            replies_lost: self.replies_lost.get(),
-            held_queue_full: self.held_queue_full.get(),
-            held_no_frame: self.held_no_frame.get(),
-            held_overlap: self.held_overlap.get(),
-            sleeps: self.sleeps.get(),
-            strays: self.strays.get(),
-        }
-    }
-}
-
-/// A service's counters, read one after the other.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Counts {
-    /// Valid requests, in the order of [`Op::ALL`].
-    pub requests: [u64; Op::ALL.len()],
-    /// Replies, in the order of [`Status::ALL`]; a READ has one for each of its datagrams.
-    pub replies: [u64; Status::ALL.len()],
-    /// Datagrams too short to be recognised.
-    pub dropped_short: u64,
-    /// Datagrams that are not netblk.
-    pub dropped_magic: u64,
-    /// Datagrams that are replies themselves.
-    pub dropped_replies: u64,
-    /// Bytes read from the disk and sent.
-    pub read_bytes: u64,
-    /// Bytes received and written to the disk.
-    pub written_bytes: u64,
-    /// Times the disk was told of new commands.
-    pub kicks: u64,
-    /// Times replies were handed to the card.
-    pub batches: u64,
-    /// Replies that the card did not take.
-    pub replies_lost: u64,
-    /// Times a request waited for room in the disk's queue.
-    pub held_queue_full: u64,
-    /// Times a READ waited for a frame.
-    pub held_no_frame: u64,
-    /// Times a WRITE waited for an older one to the same sectors.
-    pub held_overlap: u64,
-    /// Times the worker slept.
-    pub sleeps: u64,
-    /// Completions for a slot that had nothing with the disk: a driver's fault.
-    pub strays: u64,
 }
 
 impl Counts {
-    /// Datagrams that got no answer.
-    pub fn dropped(&self) -> u64 {
-        self.dropped_short + self.dropped_magic + self.dropped_replies
+    /// Everything that got no answer.
+    pub fn dropped_in_all(&self) -> u64 {
+        self.dropped.iter().sum()
     }
 }

@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{
-    AtomicBool,
-    Ordering::{Acquire, Release},
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 use kcore::block::{CompletionSink, Disk, IoStatus};
@@ -12,22 +12,43 @@ use kcore::dma::DmaMemory;
 use kcore::event::Event;
 use kcore::frame::{FrameChain, NetFrame};
 use kcore::net::NetDevice;
-use netblk_logic::{DATA_START, write_headers};
-use netblk_proto::{Info, Limits, ReplyHeader};
+use kcore::sync::SpinLock;
+use netblk_logic::{
+    Access, Client, DATA_START, IDLE_NS, MOST_SESSIONS, Session, SessionPlace, Sessions, V2_DATA_START,
+    write_headers,
+};
+use netblk_proto::{Limits, v2};
 use netwire::UdpHeaders;
 use rings::Ring;
+use stack::Stack;
 
-use crate::counters::Counters;
-use crate::slot::{End, Job, SLOTS, Slot};
+use crate::counters::{Counters, Drop};
+use crate::neighbours::Neighbours;
+use crate::room::Room;
+use crate::slot::{Cargo, End, Head, Job, Piece, SLOTS, Slot};
 
-/// A ring with room for every slot.
-type SlotRing = Ring<SLOTS>;
+/// A ring with room for every slot; on the heap, for it is a good part of a task's stack.
+type SlotRing = Box<Ring<SLOTS>>;
+
+/// What is served, and to whom; fixed when the service starts.
+pub(crate) struct Terms {
+    /// Version 1's; `None`: a sector does not fit a datagram, and version 1 is not spoken.
+    pub v1: Option<(Limits, netblk_proto::Info)>,
+    pub v2: v2::Limits,
+    pub v2_info: v2::Info,
+    /// What the disk reads at once of a READ that takes several datagrams, whole datagrams of either
+    /// version; 0: one datagram's worth, straight into its frame.
+    pub page_bytes: u32,
+    /// Pieces that the disk takes a WRITE's data in.
+    pub disk_segments: usize,
+    pub access: Access,
+}
 
 /// See the module.
 pub(crate) struct Instance {
-    pub limits: Limits,
-    pub info: Info,
+    pub terms: Terms,
     pub disk: Arc<dyn Disk>,
+    pub stack: Arc<Stack>,
     pub card: Arc<dyn NetDevice>,
     slots: Box<[Slot]>,
     /// Producer: the worker. Consumer: the card's receive softirq.
@@ -39,6 +60,16 @@ pub(crate) struct Instance {
     /// Signalled after every push to `requests` (once a batch) and to `completions`.
     pub event: Event,
     stopping: AtomicBool,
+    pub room: Room,
+    /// The receive softirq's for every datagram of version 2, the worker's for the end of every numbered
+    /// request; held for a few hundred instructions.
+    pub sessions: SpinLock<Sessions<Piece>>,
+    /// By place: the number of the session that lives there, for the worker to ask without the lock.
+    live: Box<[AtomicU64]>,
+    /// When a session may have been silent for too long; `u64::MAX` without sessions.
+    expiry_ns: AtomicU64,
+    /// Who uses version 1.
+    pub neighbours: Neighbours,
     pub counters: Counters,
 }
 
@@ -46,18 +77,24 @@ pub(crate) struct Instance {
 const ROOM_FOR_ALL: &str = "a ring with one consumer has room for every slot";
 
 impl Instance {
-    pub fn new(limits: Limits, info: Info, disk: Arc<dyn Disk>, card: Arc<dyn NetDevice>) -> Self {
+    pub fn new(terms: Terms, disk: Arc<dyn Disk>, stack: Arc<Stack>, sessions: Sessions<Piece>) -> Self {
+        let card = stack.card().clone();
         Self {
-            limits,
-            info,
+            terms,
             disk,
+            stack,
             card,
             slots: (0..SLOTS).map(|_| Slot::new()).collect(),
-            free: SlotRing::holding_every_number(),
-            requests: SlotRing::new(),
-            completions: SlotRing::new(),
+            free: Box::new(Ring::holding_every_number()),
+            requests: Box::new(Ring::new()),
+            completions: Box::new(Ring::new()),
             event: Event::new(),
             stopping: AtomicBool::new(false),
+            room: Room::new(),
+            sessions: SpinLock::new(sessions),
+            live: (0..MOST_SESSIONS).map(|_| AtomicU64::new(0)).collect(),
+            expiry_ns: AtomicU64::new(u64::MAX),
+            neighbours: Neighbours::new(),
             counters: Counters::default(),
         }
     }
@@ -66,10 +103,11 @@ impl Instance {
         &self.slots[number as usize]
     }
 
-    /// Queues a job for the worker; gives its frame back if no slot is free. Receive softirq only.
-    pub fn queue(&self, job: Job, frame: Option<NetFrame>) -> Result<(), Option<NetFrame>> {
-        let Some(number) = self.free.pop() else { return Err(frame) };
-        self.slot(number).put(job, frame);
+    /// Queues a job for the worker, whose room is taken already; gives its cargo back if no slot is
+    /// free. Receive softirq only.
+    pub fn queue(&self, job: Job, cargo: Cargo) -> Result<(), Cargo> {
+        let Some(number) = self.free.pop() else { return Err(cargo) };
+        self.slot(number).put(job, cargo);
         self.requests.push(number).expect(ROOM_FOR_ALL);
         Ok(())
     }
@@ -109,19 +147,74 @@ impl Instance {
         self.stopping.load(Acquire)
     }
 
-    /// Writes a reply's headers in front of `data_bytes` of data that are in place.
+    /// A session began at a place.
+    pub fn session_begins(&self, place: SessionPlace, id: u64, now_ns: u64) {
+        self.live[place].store(id, Release);
+        self.expiry_ns.fetch_min(now_ns.saturating_add(IDLE_NS), Relaxed);
+        self.counters.connects.one();
+    }
+
+    /// A session ended: what is queued in it will not be carried out, and the pieces it held are free.
+    pub fn session_ends(&self, place: SessionPlace, session: &Session<Piece>) {
+        self.live[place].store(0, Release);
+        let pieces = session.assemblies.pieces();
+        self.room.give(client_at(place), pieces as u32);
+        (0..pieces).for_each(|_| self.counters.dropped(Drop::GivenUp));
+    }
+
+    /// Whether a session lives. What was queued before it ended may be asked about after another began at
+    /// its place: that one has another number.
+    pub fn is_live(&self, session: u64) -> bool {
+        self.live[session as usize % MOST_SESSIONS].load(Acquire) == session
+    }
+
+    /// When to look for silent sessions, if there are sessions.
+    pub fn expiry_ns(&self) -> Option<u64> {
+        Some(self.expiry_ns.load(Relaxed)).filter(|&at_ns| at_ns != u64::MAX)
+    }
+
+    /// Ends the sessions that were silent for too long. Worker only.
+    pub fn expire_sessions(&self, now_ns: u64) {
+        let mut sessions = self.sessions.lock();
+        let next = sessions.expire(now_ns, &mut |place, session| self.session_ends(place, &session));
+        // With the lock, so that no session begins in between.
+        self.expiry_ns.store(next.unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Ends every session.
+    pub fn end_sessions(&self) {
+        let mut sessions = self.sessions.lock();
+        for place in 0..MOST_SESSIONS {
+            sessions.end(place, &mut |place, session| self.session_ends(place, &session));
+        }
+    }
+
+    /// Writes a reply's headers in front of `data_bytes` of data that are in place, in the frame itself or
+    /// behind it. `body` is what of the data a tag covers.
     pub fn address(
         &self,
         frame: &mut NetFrame,
         addresses: &UdpHeaders,
-        reply: &ReplyHeader,
+        head: &Head,
         data_bytes: usize,
+        body: &[u8],
     ) {
-        let room = frame.whole_mut().first_chunk_mut().expect("a frame is longer than its headers");
-        let written = write_headers(room, addresses, reply, data_bytes);
-        // `Limits` holds data to what a datagram carries, and `service` that to a frame.
-        frame.set_len(written.unwrap_or(DATA_START));
-        self.counters.reply(reply.status);
+        let whole = &mut frame.whole_mut()[..];
+        // `Limits` holds data to what a datagram carries, so neither is ever too long.
+        let headers = match head {
+            Head::V1(reply) => {
+                self.counters.reply(reply.status.into());
+                let written = write_headers(whole, addresses, &reply.to_bytes(), data_bytes);
+                written.map_or(DATA_START, |_| DATA_START)
+            }
+            Head::V2(reply, key) => {
+                self.counters.reply(reply.status);
+                let sealed = reply.seal(key.as_ref(), data_bytes, body);
+                let written = write_headers(whole, addresses, &sealed, data_bytes);
+                written.map_or(V2_DATA_START, |_| V2_DATA_START)
+            }
+        };
+        frame.set_len(headers);
     }
 
     /// Hands replies to the card; those it has no room for stay in the chain.
@@ -129,6 +222,11 @@ impl Instance {
         self.counters.batches.one();
         self.card.transmit(chain)
     }
+}
+
+/// The client that a session is, for turns and room. Places are fewer than clients.
+pub(crate) const fn client_at(place: SessionPlace) -> Client {
+    place as Client
 }
 
 /// The disk's side, in interrupt context: push, signal, nothing more.

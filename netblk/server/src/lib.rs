@@ -41,12 +41,19 @@ extern crate alloc;
 
 mod counters;
 mod instance;
+mod list;
+mod memory;
+mod neighbours;
+mod outbox;
 mod receive;
+mod room;
 mod service;
+mod sessions;
 mod slot;
 mod worker;
 
-pub use counters::Counts;
-pub use netblk_logic::{OptionError, StartOptions, USAGE};
-pub use service::{ServiceInfo, StartError, StopError, StopReport, list, start, stop, stop_all};
+pub use counters::{Counts, Drop};
+pub use list::{ClientInfo, ServiceInfo};
+pub use netblk_logic::{Access, Network, OptionError, StartOptions, USAGE};
+pub use service::{StartError, StopError, StopReport, list, start, stop, stop_all};
 pub use slot::SLOTS;

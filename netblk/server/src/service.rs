@@ -1,26 +1,25 @@
 //! Services, by the number of their port: started, listed, stopped.
 
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
 use kcore::block::{self, Disk, DiskStats};
-use kcore::frame::FRAME_BYTES;
+use kcore::frame::{self, FRAME_BYTES};
+use kcore::memory::OutOfMemory;
 use kcore::mutex::Mutex;
 use kcore::net::NetStats;
 use kcore::sync::Once;
 use kcore::task::{self, Placement, Priority, SpawnError, TaskHandle};
-use kcore::{cpu, time};
-use netblk_logic::{StartOptions, default_cpu};
-use netblk_proto::{Info, Label, Limits, LimitsError, Op, Status};
-use netwire::EthernetHeader;
+use kcore::{cpu, random, time};
+use netblk_logic::{ROOM_FOR_ONE, Sessions, StartOptions, V2_DATA_START, default_cpu};
+use netblk_proto::{Info, Label, Limits, v2};
 use stack::{BindError, Binding, ChecksumPolicy, Stack};
 
-use crate::counters::Counts;
-use crate::instance::Instance;
+use crate::instance::{Instance, Terms};
+use crate::list::ServiceInfo;
 use crate::receive::Ear;
-use crate::slot::SLOTS;
 use crate::worker::{Leftovers, Worker};
 
 /// A running service.
@@ -49,7 +48,7 @@ pub enum StartError {
     NoSuchCard(String),
     /// There is no such CPU.
     NoSuchCpu(usize),
-    /// Datagrams of that size do not fit the card's or a frame.
+    /// Datagrams of that size do not fit the card's.
     Mtu {
         /// As asked.
         mtu: u16,
@@ -57,14 +56,18 @@ pub enum StartError {
         most: u16,
     },
     /// The disk cannot be served.
-    Limits(LimitsError),
-    /// The disk cannot move a datagram's worth at once.
+    Limits(v2::LimitsError),
+    /// The disk cannot move a datagram's worth, or a sector, at once.
     Transfer {
-        /// A datagram's worth.
-        datagram_bytes: u32,
+        /// What it would have to move.
+        bytes: u32,
         /// The disk's limit.
         most: u32,
     },
+    /// The card sends packets of one piece only, and the datagrams would need two.
+    Pieces,
+    /// There is no memory for the pages that such a disk or datagram size needs.
+    Pages(OutOfMemory),
     /// The port cannot be had.
     Bind(BindError),
     /// The worker cannot be started.
@@ -82,13 +85,16 @@ impl fmt::Display for StartError {
                 write!(f, "there is no CPU {number}: cpu= goes from 0 to {}", cpu::count() - 1)
             }
             Self::Mtu { mtu, most } => {
-                write!(f, "mtu={mtu}: this card and the node's frames carry {most} bytes")
+                write!(f, "mtu={mtu}: this card carries {most} bytes")
             }
             Self::Limits(error) => error.fmt(f),
-            Self::Transfer { datagram_bytes, most } => write!(
-                f,
-                "the disk moves {most} bytes at once and a datagram carries {datagram_bytes}: lower mtu="
+            Self::Transfer { bytes, most } => {
+                write!(f, "the disk moves {most} bytes at once, and {bytes} are needed: lower mtu=")
+            }
+            Self::Pieces => f.write_str(
+                "the card sends packets of one piece only: serve a disk with smaller sectors, or lower mtu=",
             ),
+            Self::Pages(error) => write!(f, "no memory for pages: {error}"),
             Self::Bind(error) => error.fmt(f),
             Self::Spawn(error) => error.fmt(f),
         }
@@ -141,34 +147,93 @@ pub fn start(stacks: &[Arc<Stack>], options: StartOptions) -> Result<ServiceInfo
     Ok(info)
 }
 
+/// A page: what the disk reads at once of a long READ.
+const PAGE_BYTES: u32 = 4096;
+
 /// Checks that disk, card and options fit together.
-fn prepare(options: &StartOptions, disk: Arc<dyn Disk>, stack: &Stack) -> Result<Instance, StartError> {
-    let card = stack.card().clone();
-    let frame_mtu = u16::try_from(FRAME_BYTES - EthernetHeader::LEN).unwrap_or(u16::MAX);
-    let most = card.mtu().min(frame_mtu);
-    if options.mtu > most {
-        return Err(StartError::Mtu { mtu: options.mtu, most });
+fn prepare(options: &StartOptions, disk: Arc<dyn Disk>, stack: &Arc<Stack>) -> Result<Instance, StartError> {
+    let card = stack.card();
+    let (mtu, most) = (options.mtu, card.mtu());
+    if mtu > most {
+        return Err(StartError::Mtu { mtu, most });
     }
     let read_only = options.read_only || disk.read_only();
-    let limits = Limits::new(disk.sector_bytes(), disk.sectors(), options.mtu, read_only)
-        .map_err(StartError::Limits)?;
-    let datagram_bytes = limits.datagram_bytes();
-    if disk.max_transfer_bytes() < datagram_bytes {
-        return Err(StartError::Transfer { datagram_bytes, most: disk.max_transfer_bytes() });
-    }
-    let info = Info {
-        size_bytes: limits.size_bytes(),
-        sector_bytes: limits.sector_bytes(),
-        max_read_bytes: limits.max_read_bytes(),
-        max_write_bytes: datagram_bytes,
-        datagram_bytes,
-        slots: SLOTS as u32,
+    let features = disk.features();
+    let sector_bytes = disk.sector_bytes();
+    let in_bytes = |able: bool, sectors: u32| if able { sectors.saturating_mul(sector_bytes) } else { 0 };
+    let disk_segments = usize::from(features.max_segments);
+    let device = v2::Device {
+        sector_bytes,
+        sectors: disk.sectors(),
         read_only,
-        mtu: options.mtu,
+        // Longer than a datagram only where that costs no copy.
+        max_write_bytes: if disk_segments > 1 { PAGE_BYTES } else { 0 },
+        max_discard_bytes: in_bytes(features.discard, features.max_discard_sectors),
+        max_write_zeroes_bytes: in_bytes(features.write_zeroes, features.max_write_zeroes_sectors),
+    };
+    let limits = v2::Limits::new(device, mtu).map_err(StartError::Limits)?;
+    // Not one sector in a datagram: version 1 is not spoken.
+    let v1_limits = Limits::new(sector_bytes, disk.sectors(), mtu, read_only).ok();
+
+    let datagram_bytes = limits.datagram_bytes().max(v1_limits.map_or(0, |limits| limits.datagram_bytes()));
+    let at_once = datagram_bytes.max(sector_bytes).max(limits.max_write_bytes());
+    if disk.max_transfer_bytes() < at_once {
+        return Err(StartError::Transfer { bytes: at_once, most: disk.max_transfer_bytes() });
+    }
+    let must_page = sector_bytes > limits.datagram_bytes() || !fits_frame(datagram_bytes);
+    let may_page = card.max_segments() > 1;
+    if must_page && !may_page {
+        return Err(StartError::Pieces);
+    }
+    let pages = if may_page { frame::prepare_pages().map_err(StartError::Pages) } else { Ok(()) };
+    let pages = if must_page { pages.map(|()| true)? } else { may_page && pages.is_ok() };
+
+    let info = |datagram_bytes, max_read_bytes, max_write_bytes| Info {
+        size_bytes: limits.size_bytes(),
+        sector_bytes,
+        max_read_bytes,
+        max_write_bytes,
+        datagram_bytes,
+        slots: ROOM_FOR_ONE,
+        read_only,
+        mtu,
         name: Label::new(disk.name()),
         model: Label::new(&disk.model()),
     };
-    Ok(Instance::new(limits, info, disk, card))
+    let epoch = random::seed();
+    let v2_info = v2::Info {
+        device: info(limits.datagram_bytes(), limits.max_read_bytes(), limits.max_write_bytes()),
+        capabilities: v2::Capabilities {
+            discard: limits.max_discard_bytes() > 0,
+            write_zeroes: limits.max_write_zeroes_bytes() > 0,
+            key_in_use: options.access.key.is_some(),
+            volatile_cache: features.volatile_cache,
+        },
+        max_discard_bytes: limits.max_discard_bytes(),
+        max_write_zeroes_bytes: limits.max_write_zeroes_bytes(),
+        write_window: v2::WINDOW,
+        epoch,
+    };
+    let v1 = v1_limits.map(|limits| {
+        (limits, info(limits.datagram_bytes(), limits.max_read_bytes(), limits.datagram_bytes()))
+    });
+    let terms = Terms {
+        v1,
+        v2: limits,
+        v2_info,
+        page_bytes: if pages { PAGE_BYTES.min(disk.max_transfer_bytes()) } else { 0 },
+        disk_segments,
+        access: options.access.clone(),
+    };
+    let mut secret = [0; 16];
+    secret[..8].copy_from_slice(&random::seed().to_ne_bytes());
+    secret[8..].copy_from_slice(&random::seed().to_ne_bytes());
+    Ok(Instance::new(terms, disk, stack.clone(), Sessions::new(secret, epoch)))
+}
+
+/// Whether that much data fits a frame behind version 2's headers.
+const fn fits_frame(datagram_bytes: u32) -> bool {
+    V2_DATA_START + datagram_bytes as usize <= FRAME_BYTES
 }
 
 fn spawn_worker(
@@ -280,136 +345,29 @@ impl Service {
 
     fn info(&self) -> ServiceInfo {
         let (disk, card) = (self.instance.disk.stats(), self.instance.card.stats());
+        let now_ns = time::now_ns();
+        let mut clients = self.instance.clients(now_ns);
+        clients.sort_by_key(|client| client.age_ns);
         ServiceInfo {
             port: self.options.port.get(),
             disk: self.options.disk.clone(),
             card: self.options.nic.clone(),
-            read_only: self.instance.limits.read_only(),
+            read_only: self.instance.terms.v2.read_only(),
             mtu: self.options.mtu,
             cpu: self.cpu,
             poll_us: self.options.poll_us,
-            size_bytes: self.instance.limits.size_bytes(),
-            sector_bytes: self.instance.limits.sector_bytes(),
-            uptime_ns: time::now_ns().saturating_sub(self.started_ns),
+            access: alloc::format!("{}", self.options.access),
+            size_bytes: self.instance.terms.v2.size_bytes(),
+            sector_bytes: self.instance.terms.v2.sector_bytes(),
+            uptime_ns: now_ns.saturating_sub(self.started_ns),
             busy_slots: self.instance.busy_slots(),
+            room_taken: self.instance.room.held(),
             disk_doorbells: disk.doorbells - self.disk_stats.doorbells,
             disk_interrupts: disk.interrupts - self.disk_stats.interrupts,
             card_doorbells: card.doorbells - self.card_stats.doorbells,
             card_interrupts: card.interrupts - self.card_stats.interrupts,
             counts: self.instance.counters.read_all(),
+            clients,
         }
     }
-}
-
-/// A service, for the shell.
-#[derive(Debug, Clone)]
-pub struct ServiceInfo {
-    /// The UDP port.
-    pub port: u16,
-    /// What is served.
-    pub disk: String,
-    /// The card it is served on.
-    pub card: String,
-    /// Whether WRITE is refused.
-    pub read_only: bool,
-    /// What datagrams are cut for.
-    pub mtu: u16,
-    /// The worker's CPU.
-    pub cpu: usize,
-    /// How long the worker polls for requests, in us.
-    pub poll_us: u32,
-    /// The device.
-    pub size_bytes: u64,
-    /// Its sector.
-    pub sector_bytes: u32,
-    /// Since the start.
-    pub uptime_ns: u64,
-    /// Slots at work now, of [`SLOTS`].
-    pub busy_slots: usize,
-    /// Since the start, whoever caused them.
-    pub disk_doorbells: u64,
-    /// Since the start, whoever caused them.
-    pub disk_interrupts: u64,
-    /// Since the start, whoever caused them.
-    pub card_doorbells: u64,
-    /// Since the start, whoever caused them.
-    pub card_interrupts: u64,
-    /// What the service counted.
-    pub counts: Counts,
-}
-
-/// One line: what is served, and how.
-impl fmt::Display for ServiceInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { port, disk, card, mtu, cpu, poll_us, size_bytes, sector_bytes, .. } = self;
-        let mode = if self.read_only { " ro" } else { "" };
-        write!(
-            f,
-            "{disk}{mode} on {card} port {port}: {} MiB in sectors of {sector_bytes}, mtu={mtu} cpu={cpu} poll={poll_us}",
-            size_bytes >> 20
-        )
-    }
-}
-
-impl ServiceInfo {
-    /// The counters, a line for each group, zeros left out where a zero says nothing.
-    pub fn counter_lines(&self) -> Vec<String> {
-        let counts = &self.counts;
-        let requests = pairs(Op::ALL.iter().map(|op| op.to_string()).zip(counts.requests), true);
-        let replies = pairs(Status::ALL.iter().map(|status| status.to_string()).zip(counts.replies), false);
-        let held = [
-            ("queue full", counts.held_queue_full),
-            ("no frame", counts.held_no_frame),
-            ("overlap", counts.held_overlap),
-        ];
-        let dropped = [
-            ("short", counts.dropped_short),
-            ("not netblk", counts.dropped_magic),
-            ("replies", counts.dropped_replies),
-        ];
-        let mut lines = alloc::vec![
-            alloc::format!("requests   {requests}"),
-            alloc::format!("replies    {replies}; {} not sent for want of room", counts.replies_lost),
-            alloc::format!("bytes      {} read, {} written", counts.read_bytes, counts.written_bytes),
-            alloc::format!("dropped    {} ({})", counts.dropped(), pairs(named(dropped), true)),
-            alloc::format!("held       {}", pairs(named(held), true)),
-            alloc::format!(
-                "worker     {} disk kicks, {} reply batches, {} sleeps, {} of {SLOTS} slots busy",
-                counts.kicks,
-                counts.batches,
-                counts.sleeps,
-                self.busy_slots
-            ),
-            alloc::format!(
-                "disk       {} doorbells, {} interrupts since the start",
-                self.disk_doorbells,
-                self.disk_interrupts
-            ),
-            alloc::format!(
-                "card       {} doorbells, {} interrupts since the start",
-                self.card_doorbells,
-                self.card_interrupts
-            ),
-        ];
-        if counts.strays > 0 {
-            lines.push(alloc::format!(
-                "strays     {} completions for nothing: a driver's fault",
-                counts.strays
-            ));
-        }
-        lines
-    }
-}
-
-fn named<const N: usize>(pairs: [(&str, u64); N]) -> impl Iterator<Item = (String, u64)> {
-    pairs.map(|(name, number)| (String::from(name), number)).into_iter()
-}
-
-/// "3 READ, 1 FLUSH"; with `zeros`, those too.
-fn pairs(pairs: impl Iterator<Item = (String, u64)>, zeros: bool) -> String {
-    let shown: Vec<String> = pairs
-        .filter(|&(_, number)| zeros || number > 0)
-        .map(|(name, number)| alloc::format!("{number} {name}"))
-        .collect();
-    if shown.is_empty() { String::from("none") } else { shown.join(", ") }
 }

@@ -4,14 +4,17 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use kcore::block::{BlockIo, BlockOp, IoStatus, Rejected, SubmitError};
-use kcore::dma::DmaMemory;
-use kcore::frame::{FrameChain, NetFrame};
+use kcore::frame::pool_stats;
 use kcore::{task, time};
-use netblk_logic::{DATA_START, RateLimit, Wait, WaitPolicy, WriteFence};
-use netblk_proto::{Durability, Status};
+use netblk_logic::{Queued, RateLimit, Turns, Wait, WaitPolicy, WriteFence, frames_to_take};
+use netblk_proto::Durability;
+use netblk_proto::v2::Status;
 
+use crate::counters::Drop;
 use crate::instance::Instance;
-use crate::slot::{End, Job, SLOTS, Work};
+use crate::memory::{self, Loan};
+use crate::outbox::{Outbox, settle};
+use crate::slot::{Cargo, End, Job, SLOTS, Work};
 
 /// A log line about failed transfers at most this often.
 const LOG_INTERVAL_NS: u64 = 5_000_000_000;
@@ -19,9 +22,9 @@ const LOG_INTERVAL_NS: u64 = 5_000_000_000;
 /// How often a stopping worker says that it still waits for the disk.
 const STOP_NOTICE_NS: u64 = 5_000_000_000;
 
-/// Replies that may wait for the card before no more requests are taken. What the disk has then
-/// still ends, so at most twice as many wait, and every slot's frame besides.
-const MOST_REPLIES: usize = SLOTS;
+/// Replies that may wait for the card before no more requests are taken; each holds a frame of the pool
+/// that everybody shares.
+const MOST_REPLIES: usize = SLOTS / 2;
 
 /// What a worker left undone when it was stopped.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,10 +39,12 @@ pub(crate) struct Leftovers {
 enum HandOver {
     /// The disk has it.
     Submitted,
-    /// It keeps its place and is tried again.
+    /// It keeps its place, and its client's others wait behind it.
     Held,
-    /// The disk refused it; the reply is in the chain.
-    Answered,
+    /// As `Held`, and nobody else's could start either: the disk's queue is full, or no frame is free.
+    AllHeld,
+    /// It is done with; if there is a reply, it is in the outbox.
+    Ended,
 }
 
 /// See the module.
@@ -47,13 +52,16 @@ pub(crate) struct Worker {
     instance: Arc<Instance>,
     wait: WaitPolicy,
     fence: Box<WriteFence>,
+    turns: Turns,
     /// Slots whose transfers the disk has.
     with_disk: usize,
-    /// The oldest request, if something stands in its way; younger ones wait behind it.
-    held: Option<u32>,
-    /// Whether something may have changed for the held request.
+    /// Something stands in the way of everybody's requests.
+    all_held: bool,
+    /// Whether something may have changed for the held requests.
     try_held: bool,
-    replies: FrameChain,
+    /// Frames that READs may still take in this round.
+    frames_left: u32,
+    outbox: Outbox,
     log_limit: RateLimit,
 }
 
@@ -63,10 +71,12 @@ impl Worker {
             instance,
             wait: WaitPolicy::new(idle_poll_ns, time::now_ns()),
             fence: Box::default(),
+            turns: Turns::new(),
             with_disk: 0,
-            held: None,
+            all_held: false,
             try_held: false,
-            replies: FrameChain::new(),
+            frames_left: 0,
+            outbox: Outbox::new(),
             log_limit: RateLimit::new(LOG_INTERVAL_NS),
         }
     }
@@ -84,12 +94,12 @@ impl Worker {
                 continue;
             }
             // Room in the transmit ring, and in a queue that others filled, comes without a signal.
-            let stuck = !self.replies.is_empty() || (self.held.is_some() && self.with_disk == 0);
+            let stuck = !self.outbox.is_empty() || (self.turns.queued() > 0 && self.with_disk == 0);
             match self.wait.next(now_ns, self.with_disk, stuck) {
                 Wait::Poll => task::yield_now(),
                 Wait::Sleep => {
                     self.instance.counters.sleeps.one();
-                    self.instance.event.wait();
+                    self.sleep(now_ns);
                 }
                 Wait::SleepUntil(deadline_ns) => {
                     self.instance.counters.sleeps.one();
@@ -101,11 +111,22 @@ impl Worker {
         self.finish()
     }
 
+    /// Sleeps until something happens, or until a session has been silent for too long.
+    fn sleep(&self, now_ns: u64) {
+        match self.instance.expiry_ns() {
+            None => self.instance.event.wait(),
+            Some(at_ns) if at_ns <= now_ns => self.instance.expire_sessions(now_ns),
+            Some(at_ns) => drop(self.instance.event.wait_until(at_ns)),
+        }
+    }
+
     /// One look at everything. Whether there was something to do.
     fn round(&mut self) -> bool {
         let completed = self.take_completions();
         let submitted = self.take_requests();
-        let sent = self.send_replies();
+        let sent = self.outbox.send(&self.instance, &mut self.turns) > 0;
+        // A client that was at its depth may go on now.
+        self.try_held |= sent;
         completed || submitted || sent
     }
 
@@ -117,68 +138,99 @@ impl Worker {
             let (content, end) = (slot.take(), slot.take_end());
             self.instance.release(number);
             self.with_disk -= 1;
-            if let (Some((job, frame)), Some(end)) = (content, end) {
-                self.complete(&job, frame, end);
+            if let (Some((job, cargo)), Some(end)) = (content, end) {
+                self.complete(&job, cargo, end);
             }
         }
         self.try_held |= taken;
         taken
     }
 
-    /// Turns an ended transfer into its reply.
-    fn complete(&mut self, job: &Job, kept: Option<NetFrame>, end: End) {
-        if let Work::Write(range, ..) = job.work {
+    /// Turns an ended transfer into its replies.
+    fn complete(&mut self, job: &Job, kept: Cargo, end: End) {
+        if let Some(range) = job.changes() {
             self.fence.leave(&range);
         }
-        let frame = kept.or_else(|| end.memory.and_then(DmaMemory::into_frame));
+        let cargo = memory::reclaim(kept, end.memory);
         if end.status != IoStatus::Ok {
             self.log_failure(job, &end.status);
-            return self.reply(job, frame, Status::IoError, 0);
+            return self.reply(job, cargo, Status::IoError);
         }
-        let data_bytes = match job.work {
-            Work::Read(piece, _) => {
-                self.instance.counters.read_bytes.add(piece.length().into());
-                piece.length() as usize
+        let counters = &self.instance.counters;
+        match job.work {
+            Work::Read(piece) => {
+                counters.read_bytes.add(piece.range.length().into());
+                return self.reply_with_data(job, cargo);
             }
-            Work::Write(range, ..) => {
-                self.instance.counters.written_bytes.add(range.length().into());
-                0
-            }
-            Work::Flush => 0,
+            Work::Write(range, _) => counters.written_bytes.add(range.length().into()),
+            Work::Flush | Work::Discard(_) | Work::WriteZeroes(..) => {}
+        }
+        self.reply(job, cargo, Status::Ok);
+    }
+
+    /// Puts the one reply without data into the next batch; what becomes of the request's number is
+    /// recorded first.
+    fn reply(&mut self, job: &Job, cargo: Cargo, status: Status) {
+        self.instance.record(job, status);
+        let Some(mut frame) = memory::reply_frame(cargo) else {
+            // Nothing to answer in; the client asks again.
+            self.instance.counters.replies_lost.one();
+            return settle(&self.instance, &mut self.turns, job.client, job.datagrams);
         };
-        self.reply(job, frame, Status::Ok, data_bytes);
+        self.instance.address(&mut frame, &job.addresses, &job.reply(status).head(job), 0, &[]);
+        self.outbox.push(frame, job.client, job.datagrams);
     }
 
-    /// Puts a reply into the next batch.
-    fn reply(&mut self, job: &Job, frame: Option<NetFrame>, status: Status, data_bytes: usize) {
-        // Without its frame (a driver that lost it) there is nothing to answer in; the client asks
-        // again.
-        let Some(mut frame) = frame else { return self.instance.counters.strays.one() };
-        self.instance.address(&mut frame, &job.addresses, &job.reply(status), data_bytes);
-        self.replies.push(frame);
+    /// Puts a READ's datagrams into the next batch.
+    fn reply_with_data(&mut self, job: &Job, cargo: Cargo) {
+        let outbox = &mut self.outbox;
+        let sent = memory::datagrams(&self.instance, job, cargo, |frame| {
+            outbox.push(frame, job.client, 1);
+        });
+        let lost = job.datagrams.saturating_sub(sent);
+        if lost > 0 {
+            self.instance.counters.replies_lost.add(lost.into());
+            settle(&self.instance, &mut self.turns, job.client, lost);
+        }
     }
 
-    /// Hands every queued request to the disk, then rings its doorbell once. Not while the card has
-    /// a service's worth of replies to take: each holds a frame of the pool that everybody shares.
+    /// Hands queued requests to the disk, each client's in its turn, then rings its doorbell once. Not
+    /// while the card has a service's worth of replies to take.
     fn take_requests(&mut self) -> bool {
-        if self.replies.len() >= MOST_REPLIES {
-            return false;
+        let mut taken = false;
+        while let Some(number) = self.instance.next_request() {
+            // A slot in the request ring is filled.
+            if let Some((client, datagrams)) = self.instance.slot(number).owner() {
+                self.turns.push(Queued { client, slot: number, datagrams });
+                taken = true;
+            }
         }
-        if self.held.is_some() && !core::mem::take(&mut self.try_held) {
-            return false;
+        if core::mem::take(&mut self.try_held) {
+            self.all_held = false;
+            self.turns.unblock();
         }
-        let (mut taken, mut submitted) = (false, 0);
-        while let Some(number) = self.held.take().or_else(|| self.instance.next_request()) {
-            match self.hand_over(number) {
+        if self.turns.queued() == 0 || self.all_held || self.outbox.len() >= MOST_REPLIES {
+            return taken;
+        }
+        let pool = pool_stats();
+        self.frames_left = frames_to_take(self.instance.room.held(), pool.free, pool.total);
+        let mut submitted = 0;
+        while let Some(request) = self.turns.take() {
+            match self.hand_over(request) {
                 HandOver::Submitted => submitted += 1,
-                HandOver::Answered => self.instance.release(number),
+                HandOver::Ended => self.instance.release(request.slot),
                 HandOver::Held => {
-                    self.held = Some(number);
+                    self.turns.put_back(request);
+                    continue;
+                }
+                HandOver::AllHeld => {
+                    self.turns.put_back(request);
+                    self.all_held = true;
                     break;
                 }
             }
             taken = true;
-            if self.replies.len() >= MOST_REPLIES {
+            if self.outbox.len() >= MOST_REPLIES {
                 break;
             }
         }
@@ -190,40 +242,41 @@ impl Worker {
         taken
     }
 
-    fn hand_over(&mut self, number: u32) -> HandOver {
+    fn hand_over(&mut self, request: Queued) -> HandOver {
         let instance = self.instance.clone();
-        let (slot, counters) = (instance.slot(number), &instance.counters);
-        // A slot in the request ring is filled.
-        let Some((job, mut frame)) = slot.take() else { return HandOver::Answered };
-        let (op, range, durability, data_start) = match job.work {
-            Work::Read(piece, durability) => {
-                frame = frame.or_else(NetFrame::alloc);
-                if frame.is_none() {
-                    counters.held_no_frame.one();
-                    slot.put(job, None);
-                    return HandOver::Held;
-                }
-                (BlockOp::Read, Some(piece), durability, DATA_START)
-            }
-            Work::Write(range, durability, data_start) => {
-                if !self.fence.enter(&range) {
-                    counters.held_overlap.one();
-                    slot.put(job, frame);
-                    return HandOver::Held;
-                }
-                (BlockOp::Write, Some(range), durability, data_start)
-            }
-            Work::Flush => (BlockOp::Flush, None, Durability::Cached, 0),
-        };
-        let mut memory = None;
-        if let Some(range) = range
-            && let Some(lent) = frame.take()
+        let (slot, counters) = (instance.slot(request.slot), &instance.counters);
+        let Some((job, cargo)) = slot.take() else { return HandOver::Ended };
+        if let Some(ticket) = job.ticket
+            && !instance.is_live(ticket.session)
         {
-            match DmaMemory::from_frame(lent, data_start, range.length() as usize) {
-                Ok(part) => memory = Some(part),
-                Err(back) => frame = Some(back),
-            }
+            counters.dropped(Drop::Ended);
+            settle(&instance, &mut self.turns, job.client, job.datagrams);
+            return HandOver::Ended;
         }
+        if let Some(range) = job.changes()
+            && !self.fence.enter(&range)
+        {
+            counters.held_overlap.one();
+            slot.put(job, cargo);
+            return HandOver::Held;
+        }
+        let Loan { memory, kept } = match memory::lend(&instance, &job, cargo, &mut self.frames_left) {
+            Ok(loan) => loan,
+            Err(cargo) => {
+                counters.held_no_frame.one();
+                self.leave(&job);
+                slot.put(job, cargo);
+                return HandOver::AllHeld;
+            }
+        };
+        let (op, durability) = match job.work {
+            Work::Read(piece) => (BlockOp::Read, piece.durability),
+            Work::Write(_, durability) => (BlockOp::Write, durability),
+            Work::Flush => (BlockOp::Flush, Durability::Cached),
+            Work::Discard(_) => (BlockOp::Discard, Durability::Cached),
+            Work::WriteZeroes(_, durability) => (BlockOp::WriteZeroes, durability),
+        };
+        let range = job.range();
         let io = BlockIo {
             op,
             first_sector: range.map_or(0, |range| range.first_sector()),
@@ -231,17 +284,24 @@ impl Worker {
             force_unit_access: durability == Durability::ForceUnitAccess,
             memory,
             sink: instance.clone(),
-            cookie: number.into(),
+            cookie: request.slot.into(),
         };
         // Before the disk has it, so that its interrupt finds the slot complete.
-        slot.put(job, frame);
+        slot.put(job, kept);
         slot.lend();
         match instance.disk.submit(io) {
             Ok(()) => HandOver::Submitted,
             Err(rejected) => {
                 slot.unlend();
-                self.rejected(number, rejected)
+                self.rejected(request.slot, rejected)
             }
+        }
+    }
+
+    /// A change does not start after all.
+    fn leave(&mut self, job: &Job) {
+        if let Some(range) = job.changes() {
+            self.fence.leave(&range);
         }
     }
 
@@ -250,55 +310,53 @@ impl Worker {
         let Rejected { error, io } = rejected;
         let instance = self.instance.clone();
         let slot = instance.slot(number);
-        let Some((job, kept)) = slot.take() else { return HandOver::Answered };
-        let frame = kept.or_else(|| io.memory.and_then(DmaMemory::into_frame));
-        if let Work::Write(range, ..) = job.work {
-            self.fence.leave(&range);
-        }
+        let Some((job, kept)) = slot.take() else { return HandOver::Ended };
+        self.leave(&job);
+        let cargo = memory::reclaim(kept, io.memory);
         let status = match error {
             SubmitError::Busy => {
                 instance.counters.held_queue_full.one();
-                slot.put(job, frame);
-                return HandOver::Held;
+                slot.put(job, cargo);
+                return HandOver::AllHeld;
             }
             SubmitError::ReadOnly => Status::ReadOnly,
-            SubmitError::OutOfRange
-            | SubmitError::BadMemory
-            | SubmitError::Unsupported
-            | SubmitError::Gone => {
+            SubmitError::Unsupported => Status::Unsupported,
+            SubmitError::OutOfRange | SubmitError::BadMemory | SubmitError::Gone => {
                 self.log_failure(&job, &error);
                 Status::IoError
             }
         };
-        self.reply(&job, frame, status, 0);
-        HandOver::Answered
-    }
-
-    /// Hands every reply to the card at once; what it has no room for is tried again.
-    fn send_replies(&mut self) -> bool {
-        !self.replies.is_empty() && self.instance.send(&mut self.replies) > 0
+        self.reply(&job, cargo, status);
+        HandOver::Ended
     }
 
     /// Drops what is queued, waits for what the disk has, and sends the last replies.
     fn finish(mut self) -> Leftovers {
         let mut leftovers = Leftovers { requests: 0, transfers: self.with_disk as u64 };
-        while let Some(number) = self.held.take().or_else(|| self.instance.next_request()) {
-            drop(self.instance.slot(number).take());
-            self.instance.release(number);
+        let instance = self.instance.clone();
+        let queued: alloc::vec::Vec<Queued> = self.turns.drain().collect();
+        let queued = queued.into_iter().map(|request| request.slot);
+        for number in queued.chain(core::iter::from_fn(|| instance.next_request())) {
+            if let Some((job, _)) = instance.slot(number).take() {
+                settle(&instance, &mut self.turns, job.client, job.datagrams);
+            }
+            instance.release(number);
             leftovers.requests += 1;
         }
         loop {
             self.take_completions();
-            self.send_replies();
+            self.outbox.send(&instance, &mut self.turns);
             if self.with_disk == 0 {
                 break;
             }
-            if !self.instance.event.wait_until(time::now_ns() + STOP_NOTICE_NS) {
-                let disk = self.instance.disk.name();
+            if !instance.event.wait_until(time::now_ns() + STOP_NOTICE_NS) {
+                let disk = instance.disk.name();
                 log::warn!("netblk: stopping waits for {} transfers of {disk}", self.with_disk);
             }
         }
-        self.instance.counters.replies_lost.add(self.replies.len() as u64);
+        let lost = self.outbox.discard(&instance, &mut self.turns);
+        instance.counters.replies_lost.add(lost as u64);
+        instance.end_sessions();
         leftovers
     }
 

@@ -70,6 +70,15 @@ impl Command {
             Self::Connect(_) => Op::Connect,
         }
     }
+
+    /// The number of a request that changes the disk.
+    pub const fn sequence(&self) -> Option<u64> {
+        match self {
+            Self::Write(_, _, part) => Some(part.sequence),
+            Self::Discard(_, sequence) | Self::WriteZeroes(_, _, sequence) => Some(*sequence),
+            _ => None,
+        }
+    }
 }
 
 /// What is wrong with a request.
