@@ -77,7 +77,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    fn read(bytes: &[u8]) -> Reply {
+    /// From the bytes of a datagram.
+    pub fn read(bytes: &[u8]) -> Reply {
         assert!(bytes.len() >= HEADER_BYTES, "a reply of {} bytes", bytes.len());
         assert_eq!(bytes[..5], [0x4e, 0x42, 0x4c, 0x4b, 1], "a reply begins with magic and version");
         assert_eq!(bytes[6..8], [0, 0], "a reply has no flags");

@@ -6,3 +6,5 @@
 mod jumbo;
 #[path = "links/liar.rs"]
 mod liar;
+#[path = "links/sectors.rs"]
+mod sectors;

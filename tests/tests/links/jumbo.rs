@@ -18,7 +18,7 @@ const ECHO_PORT: u16 = 7;
 const STORY_PORT: u16 = 40_000;
 const UDP: u8 = 17;
 const HEADERS: usize = 42;
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 fn boot(name: &str, mtu: Option<u16>) -> Node {
     let setup = Setup::of(name).configured(NODE_CONFIGURATION).wired_to_the_story();
@@ -43,18 +43,28 @@ pub fn payload(number: usize, bytes: usize) -> Vec<u8> {
 }
 
 fn datagram(payload: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(8 + payload.len()).expect("a datagram");
-    to_node(&ipv4(UDP, &udp(ECHO_PORT, length, payload)))
+    datagram_to(ECHO_PORT, payload)
 }
 
-/// The payload of an echo's answer, if this frame is one and all its headers are right.
+/// A frame with a datagram to a port of the node.
+pub fn datagram_to(port: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(8 + payload.len()).expect("a datagram");
+    to_node(&ipv4(UDP, &udp(port, length, payload)))
+}
+
+/// The payload of an echo's answer, if this frame is one.
 fn answered(frame: &[u8]) -> Option<Vec<u8>> {
-    let from_echo = frame.len() >= HEADERS
+    payload_from(ECHO_PORT, frame)
+}
+
+/// The payload of a datagram from a port of the node to the story, if this frame is one; all its headers must be right.
+pub fn payload_from(port: u16, frame: &[u8]) -> Option<Vec<u8>> {
+    let is_one = frame.len() >= HEADERS
         && frame[12..14] == [8, 0]
         && frame[23] == UDP
-        && frame[34..36] == ECHO_PORT.to_be_bytes()
+        && frame[34..36] == port.to_be_bytes()
         && frame[36..38] == STORY_PORT.to_be_bytes();
-    if !from_echo {
+    if !is_one {
         return None;
     }
     assert_eq!((&frame[..6], &frame[6..12]), (&STORY_MAC[..], &NODE_MAC[..]));
