@@ -16,6 +16,10 @@ impl PacketMemory for CardPacket {
         // A piece lies in a page.
         Some(Segment { device_address: segment.phys.as_u64(), bytes: segment.bytes as u32 })
     }
+
+    fn behind_count(&self) -> usize {
+        self.0.piece_count() - 1
+    }
 }
 
 /// The memory of one queue, shared with the card for good.

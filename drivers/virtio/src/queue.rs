@@ -71,6 +71,11 @@ pub trait PacketMemory {
     /// The piece that is `place`-th behind the first, counted from 0; `None` beyond the last. A
     /// packet has no more pieces than its queue is laid out for.
     fn behind(&self, place: usize) -> Option<Segment>;
+
+    /// How many there are.
+    fn behind_count(&self) -> usize {
+        (0..).take_while(|&place| self.behind(place).is_some()).count()
+    }
 }
 
 /// Memory to hand to the device, and the token that owns it.
@@ -227,47 +232,59 @@ impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
     /// Writes a packet's pieces into its slot's descriptors. Returns their bytes together.
     #[inline(always)]
     fn describe(&mut self, slot: u16, packet: &Packet<T>) -> u32 {
-        let linked = self.slots[usize::from(slot)].linked;
-        let Some(second) = packet.token.behind(0) else {
-            if linked != 1 {
-                self.link_one(slot);
-            }
-            let at = self.layout.descriptor(self.layout.head(slot) + 1);
-            self.memory.write_u64(at, packet.device_address);
-            self.memory.write_u32(at + 8, packet.bytes);
-            return packet.bytes;
-        };
-        let first = Segment { device_address: packet.device_address, bytes: packet.bytes };
-        self.describe_several(slot, first, second, &packet.token)
+        let behind = packet.token.behind_count();
+        if behind > 0 {
+            return self.describe_several(slot, packet, behind);
+        }
+        if self.slots[usize::from(slot)].linked != 1 {
+            self.link_one(slot);
+        }
+        let at = self.layout.descriptor(self.layout.head(slot) + 1);
+        self.memory.write_u64(at, packet.device_address);
+        self.memory.write_u32(at + 8, packet.bytes);
+        packet.bytes
     }
 
     /// Kept apart, so that packets of one piece do not pay for its registers.
     #[inline(never)]
-    fn describe_several(&mut self, slot: u16, first: Segment, second: Segment, token: &T) -> u32 {
+    fn describe_several(&mut self, slot: u16, packet: &Packet<T>, behind: usize) -> u32 {
+        // Beyond this the next slot's descriptors begin.
+        let most = usize::from(self.layout.segments());
+        assert!(behind < most, "a packet of {} pieces in a queue for {most}", 1 + behind);
+        let pieces = 1 + behind as u16;
         let indirect = self.layout.is_indirect();
-        let base = if indirect { 0 } else { self.layout.head(slot) };
+        let relink = self.slots[usize::from(slot)].linked != pieces;
         let mut total = 0_u32;
-        let mut pieces = 0;
-        let mut next = Some(first);
-        while let Some(piece) = next {
-            next = if pieces == 0 { Some(second) } else { token.behind(usize::from(pieces)) };
-            pieces += 1;
-            // Beyond this the next slot's descriptors begin.
-            assert!(pieces <= self.layout.segments(), "a packet of more pieces than its queue is for");
-            let place = base + pieces;
-            let at =
-                if indirect { self.layout.table_entry(slot, place) } else { self.layout.descriptor(place) };
-            let link = if next.is_some() { NEXT } else { 0 };
-            self.write_descriptor(at, piece.device_address, piece.bytes, link | self.writes(), place + 1);
+        for place in 1..=pieces {
+            let piece = match place {
+                1 => Some(Segment { device_address: packet.device_address, bytes: packet.bytes }),
+                _ => packet.token.behind(usize::from(place) - 2),
+            };
+            let Some(piece) = piece else { break };
+            // Behind the header, which comes first in the table, and among the slot's descriptors.
+            let (at, index) = if indirect {
+                (self.layout.table_entry(slot, place), place)
+            } else {
+                let index = self.layout.head(slot) + place;
+                (self.layout.descriptor(index), index)
+            };
+            if relink {
+                let link = if place < pieces { NEXT } else { 0 };
+                self.write_descriptor(at, piece.device_address, piece.bytes, link | self.writes(), index + 1);
+            } else {
+                self.memory.write_u64(at, piece.device_address);
+                self.memory.write_u32(at + 8, piece.bytes);
+            }
             total = total.saturating_add(piece.bytes);
         }
-        if indirect && self.slots[usize::from(slot)].linked != pieces {
-            let table = self.memory.device_address(self.layout.table_entry(slot, 0));
-            let bytes = 16 * (1 + u32::from(pieces));
-            let at = self.layout.descriptor(self.layout.head(slot));
-            self.write_descriptor(at, table, bytes, INDIRECT, 0);
+        if relink {
+            if indirect {
+                let table = self.memory.device_address(self.layout.table_entry(slot, 0));
+                let at = self.layout.descriptor(self.layout.head(slot));
+                self.write_descriptor(at, table, 16 * (1 + u32::from(pieces)), INDIRECT, 0);
+            }
+            self.slots[usize::from(slot)].linked = pieces;
         }
-        self.slots[usize::from(slot)].linked = pieces;
         total
     }
 

@@ -122,7 +122,7 @@ fn after_a_reset_a_slot_is_one_for_single_pieces_again() {
 }
 
 #[test]
-#[should_panic(expected = "more pieces than its queue is for")]
+#[should_panic(expected = "a packet of 7 pieces in a queue for 6")]
 fn a_packet_of_too_many_pieces_never_reaches_the_device() {
     let (mut queue, _) = pair(64, Access::DeviceReads, false);
     submit(&mut queue, [packet(1, SEGMENTS + 1)]);
