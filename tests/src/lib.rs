@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bzimage;
+pub mod counting;
 pub mod frames;
 pub mod http;
 pub mod netblk;

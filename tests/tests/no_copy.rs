@@ -9,17 +9,10 @@
 
 #![forbid(unsafe_code)]
 
+use stories::counting::{INSTRUCTION_NS_LOG2, compare};
 use stories::netblk::{Client, INFO, READ, Request};
 use stories::{Node, Setup};
 use xtask::qemu::Protocol;
-
-/// 64 ns an instruction: the 50 us are 800 instructions, and the emulator executes no more than 16 million a second.
-const INSTRUCTION_NS_LOG2: u32 = 6;
-
-/// Requests of one length in a row; before and behind a row the figures are read from the shell.
-const ROW: u32 = 200;
-/// Rows of each length, in turns, so that whatever drifts meets all of them.
-const ROUNDS: usize = 24;
 
 /// The lengths that are compared, in bytes.
 const SHORT: u32 = 512;
@@ -39,39 +32,11 @@ fn counting(name: &str) -> (Node, Client) {
     (node, client)
 }
 
-/// Instructions executed since the boot.
-fn instructions(node: &mut Node) -> f64 {
-    let text = node.run("cpu");
-    let line = text.lines().last().expect("a line for the only CPU");
-    let awake_us: f64 = line.split_whitespace().nth(2).and_then(|word| word.parse().ok()).expect("AWAKE");
-    awake_us * 1000.0 / f64::from(1_u32 << INSTRUCTION_NS_LOG2)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// Instructions for a request of the short length, and how many more the long one takes. `request` carries out one, by its
-/// number in the row and its length.
-fn compare(node: &mut Node, mut request: impl FnMut(u32, u32)) -> (f64, f64) {
-    let mut cost = |length: u32| {
-        let start = instructions(node);
-        let before = instructions(node);
-        (0..ROW).for_each(|number| request(number, length));
-        // What it takes to read the figures is in the first difference, and in the second.
-        (instructions(node) - before - (before - start)) / f64::from(ROW)
-    };
-    let pairs: Vec<(f64, f64)> = (0..ROUNDS).map(|_| (cost(SHORT), cost(LONG))).collect();
-    let short = median(pairs.iter().map(|(short, _)| *short).collect());
-    (short, median(pairs.iter().map(|(_, long)| *long).collect()) - short)
-}
-
 #[test]
 fn a_request_takes_the_same_instructions_whatever_its_length() {
     let (mut node, mut client) = counting("no_copy");
     let mut judge = |what: &str, request: &mut dyn FnMut(u32, u32)| {
-        let (short, more) = compare(&mut node, request);
+        let (short, more) = compare(&mut node, [SHORT, LONG], |_, number, length| request(number, length));
         println!("{what}: {short:.0} instructions for {SHORT} bytes, {more:+.1} for {LONG}");
         assert!(
             more.abs() < LEAST_FOR_A_LOOK / 2.0,
@@ -95,7 +60,7 @@ fn what_the_cpu_reads_is_seen() {
     node.run("netblk stop 10809");
     let nobody = Client::new(node.host_port(Protocol::Udp, 10809));
     let data = vec![0x5a; LONG as usize];
-    let (short, more) = compare(&mut node, |_, length| {
+    let (short, more) = compare(&mut node, [SHORT, LONG], |_, _, length| {
         nobody.send(&data[..length as usize]);
         // A round trip behind it, so that it is not lost in a flood.
         client.ask(Request::new(INFO, 0, 0));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use stories::counting::{INSTRUCTION_NS_LOG2, compare};
 use stories::frames::{
     self, NODE_CONFIGURATION, NODE_MAC, STORY_IP, STORY_MAC, ipv4, ipv4_with, to_node, udp,
 };
@@ -189,6 +190,24 @@ fn jumbo_packets_for_nobody_are_dropped_by_name() {
     assert!(echo(&mut node, b"still there").is_some_and(|answer| answer == b"still there"));
     let net = node.run("net");
     assert!(net.lines().any(|line| line.contains("sent") && line.contains("; 1 dropped")), "{net}");
+}
+
+/// As `no_copy` shows of netblk: if an instruction looked at the data, eight bytes each at best, more data would be more
+/// instructions. The lengths take the same number of frames, since each frame has its price.
+#[test]
+fn no_instruction_touches_the_data_of_a_jumbo_packet() {
+    const SHORT: u32 = FIRST as u32 + 1;
+    const LONG: u32 = FIRST as u32 + 2048;
+    let least_for_a_look = f64::from(LONG - SHORT) / 8.0;
+    let setup = Setup::of("jumbo_counted").configured(NODE_CONFIGURATION).wired_to_the_story().mtu(MTU);
+    let setup = setup.cpus(1).counting_instructions(INSTRUCTION_NS_LOG2);
+    let mut node = start_echo(setup.boot().ready());
+    let (short, more) = compare(&mut node, [SHORT, LONG], |node, number, length| {
+        let payload = payload(number as usize, length as usize);
+        assert!(echo(node, &payload).is_some_and(|answer| answer == payload));
+    });
+    println!("an echo: {short:.0} instructions for {SHORT} bytes, {more:+.1} for {LONG}");
+    assert!(more.abs() < least_for_a_look / 2.0, "{more:+.1} instructions more, of {short:.0}");
 }
 
 #[test]
