@@ -1,6 +1,7 @@
 //! Random reads or writes for a while, and how long each took.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -99,7 +100,7 @@ impl Job for Bench<'_> {
         }
         let mut data = vec![0; self.plan.block_bytes as usize];
         pattern::fill(self.plan.seed, offset, &mut data);
-        Ok(Some(Request::Write { offset, data, fua: self.plan.fua }))
+        Ok(Some(Request::Write { offset, data: Arc::new(data), fua: self.plan.fua }))
     }
 
     fn landed(&mut self, landed: &Landed, now_ns: u64) -> Result<(), Error> {

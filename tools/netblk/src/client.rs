@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use netblk_proto::{Info, Op};
+use netblk_proto::Info;
+use netblk_proto::v2::{self, NONCE_BYTES, Op, PreSharedKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
-use crate::engine::{Config, Engine, Event, Failure, Landed, Request, Stats};
+use crate::engine::{Config, Engine, Event, Failure, Landed, Protocol, Refusal, Request, Stats};
 use crate::error::Error;
 
 /// Room for answers in the socket: what the system gives of this much.
@@ -26,6 +27,9 @@ const REFUSALS_BELIEVED: u32 = 3;
 /// Datagrams taken from the socket before the timers are looked at again.
 const RECEIVE_BATCH: usize = 256;
 
+/// What is kept of changes that are not durable yet, before a FLUSH is sent by itself.
+const LOG_BYTES: usize = 32 << 20;
+
 /// How a client behaves.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -33,13 +37,51 @@ pub struct Options {
     pub window: u32,
     /// Transmissions of a request before it is given up.
     pub max_tries: u32,
+    /// How long a server that owes answers may be silent.
+    pub patience: Duration,
     /// How long the server may go on saying "busy".
     pub busy_patience: Duration,
+    /// Which versions of the protocol to speak.
+    pub protocol: Protocol,
+    /// The service's key; zeros for none.
+    pub key: PreSharedKey,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { window: 16, max_tries: 8, busy_patience: Duration::from_secs(10) }
+        Self {
+            window: 16,
+            max_tries: 8,
+            patience: Duration::from_secs(90),
+            busy_patience: Duration::from_secs(10),
+            protocol: Protocol::Auto,
+            key: PreSharedKey::NONE,
+        }
+    }
+}
+
+impl Options {
+    /// An engine that behaves so.
+    pub(crate) fn engine(&self) -> Engine {
+        Engine::new(Config {
+            window: self.window,
+            datagrams: 1,
+            datagram_bytes: 512,
+            sector_bytes: 512,
+            max_tries: self.max_tries.max(1),
+            patience_ns: nanoseconds(self.patience),
+            busy_patience_ns: nanoseconds(self.busy_patience),
+            first_cookie: random(),
+            protocol: self.protocol,
+            key: self.key.clone(),
+            log_bytes: LOG_BYTES,
+            nonces: Box::new(|| {
+                let mut nonce = [0; NONCE_BYTES];
+                nonce[..8].copy_from_slice(&random().to_ne_bytes());
+                nonce[8..].copy_from_slice(&random().to_ne_bytes());
+                nonce
+            }),
+        })
     }
 }
 
@@ -107,8 +149,19 @@ impl From<Failure> for Error {
                 refused: false,
             },
             Failure::StillBusy { waited_ns } => Self::StillBusy { waited: Duration::from_nanos(waited_ns) },
-            Failure::Refused { op, offset, length, status } => Self::Refused { op, offset, length, status },
+            Failure::NoSession => Self::NoSession,
+            Failure::KeyNeeded => Self::KeyNeeded,
+            Failure::Nonsense(error) => Self::Nonsense(error),
+            Failure::Changed => Self::Changed,
+            Failure::Forgotten { offset, length, status } => Self::Forgotten { offset, length, status },
         }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { op, offset, length, status, .. } = refusal;
+        Self::Refused { op, offset, length, status }
     }
 }
 
@@ -120,14 +173,7 @@ impl Client {
     pub fn connect(target: &str, options: &Options, interrupted: Arc<AtomicBool>) -> Result<Self, Error> {
         let address = resolve(target)?;
         let socket = open(address).map_err(Error::local(format!("a socket to {target}")))?;
-        let engine = Engine::new(Config {
-            window: options.window,
-            datagrams: 1,
-            datagram_bytes: 512,
-            max_tries: options.max_tries.max(1),
-            busy_patience_ns: u64::try_from(options.busy_patience.as_nanos()).unwrap_or(u64::MAX),
-            first_cookie: random(),
-        });
+        let engine = options.engine();
         let mut client = Self {
             target: target.to_owned(),
             socket,
@@ -153,6 +199,11 @@ impl Client {
     /// The device, as the server described it when asked.
     pub fn info(&self) -> Info {
         self.info.expect("connect() returns a client that has asked")
+    }
+
+    /// What version 2 adds to the description; `None` where version 1 is spoken.
+    pub fn session_info(&self) -> Option<v2::Info> {
+        self.engine.session_info().copied()
     }
 
     /// What happened so far.
@@ -203,7 +254,7 @@ impl Client {
                 if waiting.is_none() {
                     waiting = job.next(now_ns)?;
                 }
-                let fits = |request: &mut Request| self.engine.has_room(request.op(), request.length());
+                let fits = |request: &mut Request| self.engine.has_room(request);
                 match waiting.take_if(fits) {
                     Some(request) => self.engine.start(request),
                     None => break,
@@ -290,6 +341,7 @@ impl Client {
                 Event::Data { offset, bytes, .. } => job.data(offset, bytes),
                 Event::Info(body) => job.info(body),
                 Event::Landed(landed) => job.landed(&landed, now_ns),
+                Event::Refused(refusal) => Err(refusal.into()),
             })?;
         }
         Ok(())
@@ -332,7 +384,7 @@ impl Client {
     /// Answers that the socket's buffer holds if this program is not scheduled for a while.
     fn receivable(&self, info: &Info) -> u32 {
         let buffer_bytes = sockopt::socket_recv_buffer_size(&self.socket).unwrap_or(1 << 16);
-        let datagram_bytes = info.datagram_bytes as usize + netblk_proto::DATAGRAM_OVERHEAD_BYTES;
+        let datagram_bytes = info.datagram_bytes as usize + v2::DATAGRAM_OVERHEAD_BYTES;
         let charge_bytes = datagram_bytes.next_power_of_two() + DATAGRAM_CHARGE_BYTES;
         u32::try_from(buffer_bytes / charge_bytes).unwrap_or(u32::MAX).max(1)
     }

@@ -1,6 +1,7 @@
 //! What can go wrong, what to do about it, and the exit code that says which it was.
 
-use netblk_proto::{InfoError, Op, Status};
+use netblk_proto::InfoError;
+use netblk_proto::v2::{Op, Status};
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -42,6 +43,21 @@ pub enum Error {
         /// How much.
         length: u32,
         /// The answer.
+        status: Status,
+    },
+    /// The server will not have this client.
+    NoSession,
+    /// The server wants a key, and none was given.
+    KeyNeeded,
+    /// After a restart of the server the device is another.
+    Changed,
+    /// After a restart of the server a change that had been answered could not be made again.
+    Forgotten {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u32,
+        /// The server's reason.
         status: Status,
     },
     /// The server describes a device that cannot be.
@@ -112,7 +128,12 @@ impl Error {
             Self::Mismatch(_) => 1,
             Self::Usage(_) | Self::Target { .. } => 2,
             Self::NoAnswer { .. } | Self::StillBusy { .. } => 3,
-            Self::Refused { .. } | Self::Nonsense(_) => 4,
+            Self::Refused { .. }
+            | Self::NoSession
+            | Self::KeyNeeded
+            | Self::Changed
+            | Self::Forgotten { .. }
+            | Self::Nonsense(_) => 4,
             Self::Local { .. } => 5,
             Self::Interrupted => 130,
         }
@@ -149,14 +170,26 @@ impl fmt::Display for Error {
                 f.write_str(match status {
                     Status::IoError => "The node's disk failed; its log (`dmesg` in its shell) says how",
                     Status::ReadOnly => "The disk is served read-only; start it again without `ro`",
+                    Status::Unsupported => "The node's disk cannot do that",
                     Status::OutOfRange => "The range ends behind the device; `netblk info` shows its size",
                     _ => "This client and the server disagree about the device; was it restarted with other options?",
                 })
             }
+            Self::NoSession => f.write_str(
+                "the server will not have this client: its key is another (--key-file), it needs one for clients \
+                 from here (`allow=` on the server), or it has as many clients as it takes",
+            ),
+            Self::KeyNeeded => f.write_str("the server wants a key: give it with --key-file"),
+            Self::Changed => f.write_str("the server was restarted, and serves another device now"),
+            Self::Forgotten { offset, length, status } => write!(
+                f,
+                "the server was restarted, and {length} bytes at {offset} that had been written cannot be written \
+                 again: {status}. They may be lost"
+            ),
             Self::Nonsense(error) => {
                 write!(
                     f,
-                    "the server describes an impossible device ({error}); is it a netblk server of version 1?"
+                    "the server describes an impossible device ({error}); is it a netblk server?"
                 )
             }
             Self::Usage(text) => f.write_str(text),

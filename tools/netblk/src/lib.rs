@@ -14,6 +14,7 @@ pub mod bench;
 pub mod client;
 pub mod engine;
 pub mod error;
+pub mod pacing;
 pub mod pattern;
 pub mod rtt;
 pub mod size;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
 
 use netblk_proto::Info;
 
@@ -254,7 +255,7 @@ impl Job for Writes<'_> {
         }
         let offset = self.next;
         self.next += whole as u64;
-        Ok(Some(Request::Write { offset, data, fua: self.fua }))
+        Ok(Some(Request::Write { offset, data: Arc::new(data), fua: self.fua }))
     }
 
     fn landed(&mut self, landed: &Landed, _now_ns: u64) -> Result<(), Error> {
@@ -293,10 +294,12 @@ pub fn write_from(
     let info = client.info();
     check_range(&info, offset, 0)?;
     check_writable(&info)?;
+    // One datagram where a sector fits one: the loss of one is then not the loss of several.
+    let step = info.datagram_bytes.max(info.sector_bytes).min(info.max_write_bytes);
     let mut writes = Writes {
         next: offset,
         end: info.size_bytes,
-        step: info.max_write_bytes as usize,
+        step: step as usize,
         sector_bytes: info.sector_bytes as usize,
         fua,
         source,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use netblk::engine::Protocol;
 use netblk::{Client, Error, Options, transfer, verify};
-use netblk_proto::{Op, Status};
+use netblk_proto::v2::{Op, Status};
 use support::{Behaviour, FakeServer, Faults, image};
 
 const NO_PROGRESS: &dyn Fn(u64) = &|_| {};
@@ -71,7 +72,8 @@ fn a_write_keeps_what_stands_around_it() {
 #[test]
 fn what_does_not_fit_is_refused_before_it_does_harm() {
     let server = FakeServer::start(image(5, 64 << 10), Behaviour::default());
-    let mut client = connect(&server, &Options::default());
+    let options = Options { protocol: Protocol::One, ..Options::default() };
+    let mut client = connect(&server, &options);
     let long = vec![0; 65 << 10];
     let error = transfer::write_from(&mut client, 0, &mut long.as_slice(), false, NO_PROGRESS).unwrap_err();
     assert!(matches!(error, Error::Usage(_)), "{error}");
@@ -132,7 +134,7 @@ fn large_sectors_and_datagrams() {
     let behaviour = Behaviour { sector_bytes: 4096, mtu: 9000, ..lossy(8) };
     let server = FakeServer::start(content.clone(), behaviour);
     let mut client = connect(&server, &patient());
-    assert_eq!(client.info().max_read_bytes, 16 * 8192);
+    assert_eq!(client.info().max_read_bytes, 16 * 4096);
     let mut found = Vec::new();
     transfer::read_to(&mut client, 5000, 900_000, &mut found, NO_PROGRESS).unwrap();
     assert!(found == content[5000..905_000]);

@@ -1,5 +1,8 @@
-use super::*;
-use netblk_proto::{HeaderView, ReplyHeader};
+use super::{
+    BTreeSet, Config, Engine, Event, Failure, HashMap, Landed, NONCE_BYTES, PreSharedKey, Protocol, Refusal,
+    Request, VecDeque, v2,
+};
+use netblk_proto::{HeaderView, Op, ReplyHeader, Status};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -9,9 +12,15 @@ fn engine(window: u32) -> Engine {
         window,
         datagrams: 256,
         datagram_bytes: 1024,
+        sector_bytes: 512,
         max_tries: 4,
+        patience_ns: 3_600_000 * MS,
         busy_patience_ns: 1_000 * MS,
         first_cookie: 1000,
+        protocol: Protocol::One,
+        key: PreSharedKey::NONE,
+        log_bytes: 1 << 20,
+        nonces: Box::new(|| [0; NONCE_BYTES]),
     })
 }
 
@@ -35,17 +44,31 @@ fn reply(op: Op, cookie: u64, offset: u64, length: u32, status: Status) -> Vec<u
 }
 
 /// Delivers a datagram: the pieces of data it brought and what landed.
-fn deliver(engine: &mut Engine, now_ns: u64, datagram: &[u8]) -> Result<(Vec<u64>, Option<Landed>), Failure> {
+fn deliver(engine: &mut Engine, now_ns: u64, datagram: &[u8]) -> Result<(Vec<u64>, Option<Landed>), End> {
     let (mut pieces, mut landed) = (Vec::new(), None);
     engine.receive(now_ns, datagram, &mut |event| {
         match event {
             Event::Data { offset, .. } => pieces.push(offset),
             Event::Landed(landing) => landed = Some(landing),
             Event::Info(_) => {}
+            Event::Refused(refusal) => return Err(End::Refused(refusal)),
         }
-        Ok::<(), Failure>(())
+        Ok::<(), End>(())
     })?;
     Ok((pieces, landed))
+}
+
+/// What ends a delivery early.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Failed(Failure),
+    Refused(Refusal),
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 #[test]
@@ -60,7 +83,7 @@ fn a_read_lands_when_all_its_pieces_have_come_in_any_order() {
     assert_eq!(deliver(&mut engine, MS, &answer(4096, 1024)), Ok((vec![], None)));
     let (pieces, landed) = deliver(&mut engine, 3 * MS, &answer(5120, 1024)).unwrap();
     assert_eq!(pieces, [5120]);
-    let expected = Landed { id, op: Op::Read, offset: 4096, length: 2560, latency_ns: 3 * MS };
+    let expected = Landed { id, op: v2::Op::Read, offset: 4096, length: 2560, latency_ns: 3 * MS };
     assert_eq!(landed, Some(expected));
     assert!(engine.is_idle() && engine.deadline_ns().is_none());
     assert_eq!(engine.stats().ignored, 1);
@@ -94,7 +117,7 @@ fn only_what_is_missing_is_asked_again() {
 fn answers_that_fit_nothing_are_ignored() {
     let mut engine = engine(2);
     engine.start(Request::Read { offset: 4096, length: 2048 });
-    engine.start(Request::Write { offset: 0, data: vec![0; 1024], fua: false });
+    engine.start(Request::write(0, vec![0; 1024]));
     sent(&mut engine, 0);
     let foreign = [
         reply(Op::Read, 999, 4096, 1024, Status::Ok),
@@ -131,7 +154,7 @@ fn a_silent_server_is_given_up_after_the_last_try() {
     };
     assert_eq!(tries, 4);
     // 250 + 500 + 1000 + 2000 ms.
-    let expected = Failure::NoAnswer { op: Op::Flush, tries: 4, waited_ns: 3750 * MS };
+    let expected = Failure::NoAnswer { op: v2::Op::Flush, tries: 4, waited_ns: 3750 * MS };
     assert_eq!(failure, expected);
 }
 
@@ -157,7 +180,7 @@ fn busy_costs_patience_and_not_tries() {
         engine.on_time(now_ns).unwrap();
         rounds += 1;
     };
-    assert!(matches!(failure, Failure::StillBusy { waited_ns } if waited_ns > 1000 * MS));
+    assert!(matches!(failure, End::Failed(Failure::StillBusy { waited_ns }) if waited_ns > 1000 * MS));
     assert!(rounds > 4, "{rounds} rounds of busy are more than the tries allowed");
 }
 
@@ -181,8 +204,11 @@ fn a_refusal_names_the_part() {
     engine.start(Request::Read { offset: 0, length: 4096 });
     sent(&mut engine, 0);
     let failure = deliver(&mut engine, MS, &reply(Op::Read, 1000, 1024, 1024, Status::IoError));
-    let expected = Failure::Refused { op: Op::Read, offset: 1024, length: 1024, status: Status::IoError };
-    assert_eq!(failure, Err(expected));
+    let expected =
+        Refusal { id: 0, op: v2::Op::Read, offset: 1024, length: 1024, status: v2::Status::IoError };
+    assert_eq!(failure, Err(End::Refused(expected)));
+    // The others go on without it.
+    assert!(engine.is_idle() && engine.deadline_ns().is_none());
 }
 
 #[test]
@@ -195,20 +221,21 @@ fn a_bad_request_is_asked_again_before_it_is_believed() {
     }
     sent(&mut engine, MS);
     let failure = deliver(&mut engine, MS, &reply(Op::Flush, 1002, 0, 0, Status::BadRequest));
-    assert!(matches!(failure, Err(Failure::Refused { status: Status::BadRequest, .. })));
+    assert!(matches!(failure, Err(End::Refused(Refusal { status: v2::Status::BadRequest, .. }))));
 }
 
 #[test]
 fn the_window_counts_requests_and_the_slots_datagrams() {
     let mut engine = engine(3);
     engine.config.datagrams = 20;
-    assert!(engine.has_room(Op::Read, 1 << 20), "one request may always start");
+    let read = |length| Request::Read { offset: 0, length };
+    assert!(engine.has_room(&read(1 << 20)), "one request may always start");
     engine.start(Request::Read { offset: 0, length: 16 * 1024 });
-    assert!(engine.has_room(Op::Read, 4 * 1024));
-    assert!(!engine.has_room(Op::Read, 5 * 1024));
+    assert!(engine.has_room(&read(4 * 1024)));
+    assert!(!engine.has_room(&read(5 * 1024)));
     engine.start(Request::Flush);
     engine.start(Request::Flush);
-    assert!(!engine.has_room(Op::Flush, 0));
+    assert!(!engine.has_room(&Request::Flush));
 }
 
 /// A network and a server in one: what becomes of each datagram is the test's to say.
@@ -245,7 +272,7 @@ proptest! {
         let mut fates = fates.into_iter().chain(std::iter::repeat(Fate::Arrives));
         let mut waiting: VecDeque<Request> = requests.iter().map(|&(kind, block, pieces)| match kind {
             0 => Request::Read { offset: block * 1024, length: pieces * 512 },
-            1 => Request::Write { offset: block * 1024, data: vec![1; pieces as usize * 64], fua: false },
+            1 => Request::write(block * 1024, vec![1; pieces as usize * 64]),
             _ => Request::Flush,
         }).collect();
         let total = waiting.len();
@@ -256,7 +283,7 @@ proptest! {
         let mut data: HashMap<u64, u64> = HashMap::new();
         let mut datagram = Vec::new();
         for _ in 0..100_000 {
-            while let Some(next) = waiting.front() && engine.has_room(next.op(), next.length()) {
+            while let Some(next) = waiting.front() && engine.has_room(next) {
                 engine.start(waiting.pop_front().unwrap());
             }
             if engine.is_idle() {
@@ -301,11 +328,11 @@ proptest! {
                         Event::Data { id, bytes, .. } => *data.entry(id).or_default() += bytes.len() as u64,
                         Event::Landed(landing) => {
                             *landed.entry(landing.id).or_default() += 1;
-                            if landing.op == Op::Read {
+                            if landing.op == v2::Op::Read {
                                 assert_eq!(data[&landing.id], u64::from(landing.length));
                             }
                         }
-                        Event::Info(_) => {}
+                        Event::Info(_) | Event::Refused(_) => {}
                     }
                     Ok::<(), Failure>(())
                 }).unwrap();
