@@ -44,12 +44,7 @@ enum Command {
         list: bool,
     },
     /// Measure, and write Markdown, JSON and a plot under target/bench/; without a name, list what can be measured
-    Bench {
-        names: Vec<String>,
-        /// How often each measurement is taken
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-        runs: u32,
-    },
+    Bench(bench::Options),
     /// Feed a target with random input for some time; without a name, list the targets
     Fuzz {
         target: Option<String>,
@@ -93,7 +88,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Console { name } => up::console(&name)?,
         Command::Test { list: true, .. } => test::list(),
         Command::Test { suites, list: false } => return test::run(&suites),
-        Command::Bench { names, runs } => bench::measure(&names, runs)?,
+        Command::Bench(options) => bench::measure(&options)?,
         Command::Fuzz { target, seconds } => fuzz::run(target.as_deref(), seconds)?,
         Command::Image { config } => image::run(&config)?,
         Command::Lint { record_unsafe: true } => lint::record_unsafe()?,

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use netblk_proto::{Flags, Info, Op, Reply, RequestHeader};
+use netblk_proto::{Flags, Info, Op, Reply, RequestHeader, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::datagrams::Datagrams;
@@ -20,6 +20,7 @@ pub struct Netblk {
     /// Of one reply to a READ.
     datagram_bytes: u32,
     slots: Vec<Slot>,
+    turned_away: u64,
 }
 
 #[derive(Clone, Default)]
@@ -48,6 +49,7 @@ impl Netblk {
             bytes: plan.bytes,
             datagram_bytes: info.datagram_bytes,
             slots: vec![Slot::default(); plan.window],
+            turned_away: 0,
         })
     }
 }
@@ -73,23 +75,35 @@ fn describe(datagrams: &mut Datagrams) -> Result<Info> {
     info.context("unreachable: the loop ends with a description")
 }
 
+impl Netblk {
+    /// Puts a request, or a part of one, into what is to be sent.
+    fn push(&mut self, cookie: u64, offset: u64, length: u32) {
+        let op = match self.operation {
+            Operation::Read => Op::Read,
+            Operation::Write => Op::Write,
+        };
+        let header = RequestHeader { op, flags: Flags::NONE, cookie, offset, length };
+        let datagram = self.datagrams.push(None);
+        datagram.extend_from_slice(&header.to_bytes());
+        if op == Op::Write {
+            // Other bytes for other slots.
+            datagram.resize(datagram.len() + length as usize, (cookie >> 32).to_le_bytes()[0]);
+        }
+    }
+}
+
 impl Protocol for Netblk {
     fn request(&mut self, slot: usize, offset: u64) -> Result<()> {
         let state = self.slots.get_mut(slot).context("a slot outside the window")?;
         state.asked = state.asked.wrapping_add(1);
         state.offset = offset;
-        let (op, datagrams) = match self.operation {
-            Operation::Read => (Op::Read, self.bytes.div_ceil(self.datagram_bytes)),
-            Operation::Write => (Op::Write, 1),
+        let datagrams = match self.operation {
+            Operation::Read => self.bytes.div_ceil(self.datagram_bytes),
+            Operation::Write => 1,
         };
         state.missing = u64::MAX >> (u64::BITS - datagrams);
         let cookie = (slot as u64) << 32 | u64::from(state.asked);
-        let header = RequestHeader { op, flags: Flags::NONE, cookie, offset, length: self.bytes };
-        let datagram = self.datagrams.push(None);
-        datagram.extend_from_slice(&header.to_bytes());
-        if op == Op::Write {
-            datagram.resize(datagram.len() + self.bytes as usize, slot.to_le_bytes()[0]);
-        }
+        self.push(cookie, offset, self.bytes);
         Ok(())
     }
 
@@ -100,6 +114,7 @@ impl Protocol for Netblk {
     fn receive(&mut self, answered: &mut Vec<usize>) -> Result<()> {
         let (slots, datagram_bytes) = (&mut self.slots, u64::from(self.datagram_bytes));
         let mut refused = None;
+        let mut busy = Vec::new();
         self.datagrams.receive(|datagram| {
             let Ok(reply) = Reply::parse(datagram) else { return };
             let cookie = reply.cookie();
@@ -115,6 +130,9 @@ impl Protocol for Netblk {
                     state.missing &= !1_u64.checked_shl(piece).unwrap_or(0);
                 }
                 Reply::Written { .. } => state.missing = 0,
+                Reply::Failed { offset, length, status: Status::Busy, .. } => {
+                    busy.push((cookie, offset, length));
+                }
                 Reply::Failed { status, .. } => refused = Some(status),
                 Reply::Info { .. } | Reply::Flushed { .. } => {}
             }
@@ -125,11 +143,20 @@ impl Protocol for Netblk {
         if let Some(status) = refused {
             bail!("the server says {status:?}");
         }
+        // What the server had no room for is asked for again, and only that.
+        for (cookie, offset, length) in busy {
+            self.turned_away += 1;
+            self.push(cookie, offset, length);
+        }
         Ok(())
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
         self.datagrams.socket()
+    }
+
+    fn turned_away(&self) -> u64 {
+        self.turned_away
     }
 
     /// READ and WRITE of the same data are idempotent.

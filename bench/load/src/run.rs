@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,11 @@ pub trait Protocol {
     /// A slot's request was not answered for [`PATIENCE`]: asks again, if the protocol's network may lose. What cannot
     /// be lost and does not come is an error.
     fn ask_again(&mut self, slot: usize) -> Result<()>;
+
+    /// How often the server had no room for a request, which was then made again.
+    fn turned_away(&self) -> u64 {
+        0
+    }
 }
 
 /// How long an answer may take before the request is asked again. Long beside any latency that is measured: what was
@@ -50,6 +57,10 @@ pub struct Report {
     pub max_us: f64,
     /// Requests that were asked again, warm-up included.
     pub asked_again: u64,
+    /// How often the server had no room, warm-up included.
+    pub turned_away: u64,
+    /// CPU time of this program until now.
+    pub cpu_seconds: f64,
 }
 
 struct Slot {
@@ -111,7 +122,15 @@ pub fn run(protocol: &mut dyn Protocol, plan: &Plan) -> Result<Report> {
         p999_us: quantile(0.999),
         max_us: microseconds(latencies.max()),
         asked_again,
+        turned_away: protocol.turned_away(),
+        cpu_seconds: cpu_seconds()?,
     })
+}
+
+fn cpu_seconds() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).context("asking for the CPU time")?;
+    let total = usage.user_time() + usage.system_time();
+    Ok(Duration::from_micros(total.num_microseconds().unsigned_abs()).as_secs_f64())
 }
 
 /// Until something has come, or (if something waits) can be sent; not longer than losses may stay unseen.
