@@ -25,6 +25,7 @@ impl Node {
     /// Starts the drivers of everything that the machine has.
     pub fn start_drivers() {
         virtio_net::probe(NIC_CPU);
+        igb::probe(NIC_CPU, igb::ORDINARY_MTU);
         nvme::probe();
         partition_disk::register_all();
     }
