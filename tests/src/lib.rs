@@ -16,6 +16,7 @@ pub mod http;
 pub mod netblk;
 pub mod program;
 pub mod proxy;
+pub mod session;
 pub mod smoke;
 pub mod vhost;
 

@@ -61,6 +61,11 @@ const SUITES: &[Suite] = &[
     Suite { name: "boot", what: "the node boots: CPUs, loaders, shell, power", kind: Kind::Stories },
     Suite { name: "netblk", what: "the disk over UDP", kind: Kind::Stories },
     Suite {
+        name: "sessions",
+        what: "the disk over UDP, version 2, to clients that lie",
+        kind: Kind::Stories,
+    },
+    Suite {
         name: "no_copy",
         what: "no instruction touches the data, by counting instructions",
         kind: Kind::Stories,

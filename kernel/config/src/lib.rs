@@ -36,6 +36,7 @@ mod tests;
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 use core::fmt::Write as _;
 use core::net::Ipv4Addr;
 
@@ -134,6 +135,19 @@ pub struct NetblkService {
     pub cpu: Option<u32>,
     /// How long an idle worker polls for new requests before it sleeps, in microseconds.
     pub poll_us: Option<u32>,
+    /// Who may use it without a key; `None`: the service's own default.
+    pub allow: Option<Vec<Ipv4Cidr>>,
+    pub key: Option<NetblkKey>,
+}
+
+/// The secret of a netblk service. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NetblkKey(pub [u8; 32]);
+
+impl fmt::Debug for NetblkKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NetblkKey(not shown)")
+    }
 }
 
 /// `[[forward]]`: a TCP port of the uplink that leads to a guest.

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::problem::Problem;
 use crate::section::{Cost, Report, Section, expected_key, quoted, show};
-use crate::value::{Ipv4Cidr, is_device_name, is_file_name, is_name, is_unicast, size_bytes};
+use crate::value::{Ipv4Cidr, is_device_name, is_file_name, is_name, is_unicast, netblk_key, size_bytes};
 use crate::{Config, Forward, Guest, GuestNetwork, MAX_GUEST_CPUS, NetblkService, Node, NodeAddress};
 
 /// A configuration larger than this is not read: it is not one.
@@ -374,6 +374,10 @@ fn read_netblk(mut section: Section<'_, '_, '_>, config: &mut Config) {
     let mtu = section.integer("mtu", 576..9217, "a number of bytes from 576 to 9216").map(small);
     let cpu = section.integer("cpu", 0..MAX_GUEST_CPUS, "a CPU from 0 to 15").map(small);
     let poll_us = section.integer("poll_us", 0..1_000_001, "microseconds from 0 to 1000000").map(small);
+    let allow = section.text("allow", "networks, such as \"192.0.2.0/24,10.0.0.7\"", |text| {
+        text.split(',').map(|network| Ipv4Cidr::parse_network(network.trim())).collect()
+    });
+    let key = section.secret("key", "64 hexadecimal digits", netblk_key);
     if let Some(port) = port
         && config.netblk.iter().any(|other| other.port == port)
     {
@@ -382,7 +386,7 @@ fn read_netblk(mut section: Section<'_, '_, '_>, config: &mut Config) {
     if section.finish()
         && let (Some(disk), Some(port)) = (disk, port)
     {
-        config.netblk.push(NetblkService { disk, port, read_only, nic, mtu, cpu, poll_us });
+        config.netblk.push(NetblkService { disk, port, read_only, nic, mtu, cpu, poll_us, allow, key });
     }
 }
 

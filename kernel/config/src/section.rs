@@ -121,6 +121,23 @@ impl<'s, 't, 'd> Section<'s, 't, 'd> {
         })
     }
 
+    /// As [`Section::text`], for what must not be repeated in a message.
+    pub(crate) fn secret<T>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        convert: impl FnOnce(&'s str) -> Option<T>,
+    ) -> Option<T> {
+        let converted = match self.value(key)? {
+            DeValue::String(text) => convert(text),
+            _ => None,
+        };
+        if converted.is_none() {
+            self.wrong(key, "something else".to_owned(), expected);
+        }
+        converted
+    }
+
     pub(crate) fn integer(&mut self, key: &'static str, range: Range<u64>, expected: &str) -> Option<u64> {
         self.converted(key, expected, |value| match value {
             DeValue::Integer(integer) => u64::from_str_radix(integer.as_str(), integer.radix())

@@ -38,6 +38,8 @@ nic = "eth0"
 mtu = 1500
 cpu = 3
 poll_us = 1000
+allow = "10.0.0.0/8, 192.0.2.7"
+key = "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f"
 
 [[forward]]
 port = 8080
@@ -56,6 +58,22 @@ fn unsound(text: &str) -> (String, Config) {
     let (config, problems) = parse(text.as_bytes());
     assert_eq!(problems.len(), 1, "{problems:#?}");
     (problems[0].to_string(), config)
+}
+
+#[test]
+fn a_wrong_key_is_not_repeated() {
+    for wrong in
+        [r#""c0ffee""#, "1234567", &format!("\"{}\"", "g1".repeat(32)), &format!("\"{}\"", "é".repeat(32))]
+    {
+        let (message, config) =
+            unsound(&format!("[[netblk]]\ndisk = \"nvme0n1\"\nport = 1\nkey = {wrong}\n"));
+        assert!(message.contains("64 hexadecimal digits"), "{message}");
+        assert!(!message.contains(&wrong.trim_matches('"')[..6]), "{message}");
+        assert!(config.netblk.is_empty());
+    }
+    let (message, _) = unsound("[[netblk]]\ndisk = \"nvme0n1\"\nport = 1\nallow = \"10.0.0.0/33\"\n");
+    assert!(message.contains("10.0.0.0/33"), "{message}");
+    assert!(!format!("{:?}", sound(WHOLE)).contains("15, 15"));
 }
 
 #[test]
@@ -83,6 +101,11 @@ fn a_whole_file_is_read() {
             mtu: Some(1500),
             cpu: Some(3),
             poll_us: Some(1000),
+            allow: Some(vec![
+                Ipv4Cidr::new(Ipv4Addr::new(10, 0, 0, 0), 8),
+                Ipv4Cidr::new(Ipv4Addr::new(192, 0, 2, 7), 32),
+            ]),
+            key: Some(NetblkKey([0x0f; 32])),
         }]
     );
     assert_eq!(config.forwards, [Forward { port: 8080, guest: "alpha".into(), guest_port: 80 }]);
@@ -171,7 +194,7 @@ fn a_forward_goes_with_its_guest() {
         shown,
         [
             "nos.toml line 13, column 8: found cpus = 0, expected a number of CPUs from 1 to 16; guest alpha is left out",
-            "nos.toml line 38, column 9: found guest alpha, which is not there or left out, expected the name of a guest of this file that has an address; this forward is left out",
+            "nos.toml line 40, column 9: found guest alpha, which is not there or left out, expected the name of a guest of this file that has an address; this forward is left out",
         ]
     );
     assert!(config.forwards.is_empty());

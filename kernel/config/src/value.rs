@@ -4,6 +4,8 @@
 use core::fmt;
 use core::net::Ipv4Addr;
 
+use crate::NetblkKey;
+
 /// An IPv4 address and the length of its network's prefix, as in `10.77.0.1/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv4Cidr {
@@ -55,6 +57,14 @@ impl Ipv4Cidr {
         let cidr = Ipv4Cidr { address: address.parse().ok()?, prefix_bits };
         (is_unicast(cidr.address) && cidr.is_host(cidr.address)).then_some(cidr)
     }
+
+    /// A network, whatever its address: `10.0.0.0/8`, `0.0.0.0/0`; a bare address is one machine.
+    pub(crate) fn parse_network(text: &str) -> Option<Self> {
+        let (address, prefix) = text.split_once('/').unwrap_or((text, "32"));
+        let prefix_bits =
+            decimal(prefix).and_then(|bits| u8::try_from(bits).ok()).filter(|&bits| bits <= 32)?;
+        Some(Ipv4Cidr { address: address.parse().ok()?, prefix_bits })
+    }
 }
 
 impl fmt::Display for Ipv4Cidr {
@@ -67,6 +77,20 @@ impl fmt::Display for Ipv4Cidr {
 /// that the node's stack refuses.
 pub(crate) fn is_unicast(address: Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
+}
+
+/// A secret of 32 bytes, as 64 hexadecimal digits.
+pub(crate) fn netblk_key(text: &str) -> Option<NetblkKey> {
+    let mut key = [0; 32];
+    if text.len() != 2 * key.len() {
+        return None;
+    }
+    for (place, digit) in text.chars().enumerate() {
+        // A digit is less than 16. As many characters as bytes: all are ASCII.
+        let digit = digit.to_digit(16)? as u8;
+        key[place / 2] = key[place / 2] << 4 | digit;
+    }
+    Some(NetblkKey(key))
 }
 
 /// A size in bytes: `512 KiB`, `256 MiB`, `2 GiB`; the blank may be missing. Decimal units are not taken: memory is

@@ -22,13 +22,13 @@ use kcore::module::Module;
 use kcore::say;
 use kcore::shell::{Command, Done};
 use kcore::sync::SpinLock;
-use netblk_server::StartOptions;
+use netblk_server::{Network, PreSharedKey, StartOptions};
 
 const COMMANDS: &[Command] = &[NETBLK];
 
 const NETBLK: Command = Command {
     name: "netblk",
-    usage: "start DISK PORT [ro] [nic=eth0] [mtu=1500] [cpu=N] [poll=US] | list | stop PORT|all",
+    usage: "start DISK PORT [ro] [nic=eth0] [mtu=1500] [cpu=N] [poll=US] [allow=CIDR,...] [key=HEX] | list | stop PORT|all",
     help: "serves disks over UDP",
 };
 
@@ -154,6 +154,10 @@ fn start_configured(service: &NetblkService) {
     options.nic = service.nic.clone().unwrap_or(options.nic);
     options.mtu = service.mtu.unwrap_or(options.mtu);
     options.poll_us = service.poll_us.unwrap_or(options.poll_us);
+    options.access.allow = service.allow.as_ref().map(|networks| {
+        networks.iter().filter_map(|network| Network::new(network.address(), network.prefix_bits())).collect()
+    });
+    options.access.key = service.key.as_ref().map(|key| PreSharedKey::new(key.0));
     match netblk_server::start(&stack::all(), options) {
         Ok(started) => {
             log::info!("{}", Announcement::Netblk { disk: &started.disk, port: started.port });

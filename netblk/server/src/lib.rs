@@ -55,5 +55,6 @@ mod worker;
 pub use counters::{Counts, Drop};
 pub use list::{ClientInfo, ServiceInfo};
 pub use netblk_logic::{Access, Network, OptionError, StartOptions, USAGE};
+pub use netblk_proto::v2::PreSharedKey;
 pub use service::{StartError, StopError, StopReport, list, start, stop, stop_all};
 pub use slot::SLOTS;
