@@ -27,6 +27,7 @@ impl Node {
         virtio_net::probe(NIC_CPU);
         igb::probe(NIC_CPU, igb::ORDINARY_MTU);
         nvme::probe();
+        virtio_blk::probe();
         partition_disk::register_all();
     }
 
@@ -63,6 +64,7 @@ impl Node {
             loaded.module().stop_everything();
         }
         nvme::shut_down();
+        virtio_blk::shut_down();
     }
 }
 

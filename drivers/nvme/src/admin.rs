@@ -13,11 +13,10 @@ use kcore::mutex::Mutex;
 use kcore::sync::{IrqSpinLock, Once};
 use kcore::time;
 use nvme_protocol::register::admin_queue_attributes;
-use nvme_protocol::{
-    Awaited, COMMAND_DEADLINE_NS, Class, Cns, Command, Completion, IDENTIFY_BYTES, Planned, Status, Violation,
-};
+use nvme_protocol::{Awaited, Class, Cns, Command, Completion, IDENTIFY_BYTES, Planned, Status, Violation};
+use watchdog::COMMAND_DEADLINE_NS;
 
-use crate::guard::Guard;
+use crate::Guard;
 use crate::queue::{BATCH, NotQueued, Queue};
 use crate::registers::{ReadyError, Registers};
 

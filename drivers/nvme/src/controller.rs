@@ -11,6 +11,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
+use disk_guard::Guarded;
 use kcore::block::{DiskStats, IoStatus};
 use kcore::irq::IrqError;
 use kcore::memory::OutOfMemory;
@@ -22,14 +23,14 @@ use kcore::{block, cpu, time};
 use nvme_protocol::register::Capabilities;
 use nvme_protocol::{
     Cns, Command, CommandLimits, Controller as Identity, ControllerError, ControllerLimits, Feature, Limits,
-    Namespace, PAGE_BYTES, namespace_list,
+    Namespace, PAGE_BYTES, Violation, namespace_list,
 };
 
 use crate::admin::{Admin, AdminError};
 use crate::disk::NvmeDisk;
-use crate::guard::{self, Guard, Trouble};
 use crate::io::{IoQueue, MAX_DISKS, Memory};
 use crate::registers::{ReadyError, Registers};
+use crate::{Guard, Trouble};
 
 /// Entries of an I/O queue, where the controller allows as many: netblk has 256 slots an instance,
 /// and there may be more than one.
@@ -212,7 +213,7 @@ impl Controller {
         let controller = self.clone();
         let name = format!("{}/guard", self.name);
         // High: a CPU full of busy tasks must not delay what ends their transfers.
-        task::spawn(&name, Placement::Any, Priority::High, move || guard::run(&controller))
+        task::spawn(&name, Placement::Any, Priority::High, move || disk_guard::run(&*controller))
             .map(drop)
             .map_err(StartError::Task)
     }
@@ -250,10 +251,6 @@ impl Controller {
         }
     }
 
-    pub fn is_finished(&self) -> bool {
-        self.phase() == Phase::Finished
-    }
-
     fn set_phase(&self, phase: Phase) {
         self.phase.store(phase as u8, Release);
     }
@@ -273,107 +270,6 @@ impl Controller {
             queue.add_to(disk, &mut stats);
         }
         stats
-    }
-
-    /// What its registers say is wrong with it. Empty slots mostly read as ones, but some bridges
-    /// answer with zeros; the configuration space knows.
-    pub fn find_trouble(&self) -> Option<Trouble> {
-        let status = self.registers.status();
-        if status.is_gone() || !self.device.is_present() {
-            Some(Trouble::Gone)
-        } else if status.is_fatal() {
-            Some(Trouble::Fatal)
-        } else if !status.is_ready() {
-            Some(Trouble::NotReady)
-        } else {
-            None
-        }
-    }
-
-    pub fn guard(&self) -> &Guard {
-        &self.guard
-    }
-
-    /// When the oldest outstanding transfer was submitted.
-    pub fn oldest_ns(&self) -> Option<u64> {
-        self.queues.iter().filter_map(|queue| queue.rings().oldest_ns()).min()
-    }
-
-    /// Commands the controller has answered since it was started.
-    pub fn answered(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.answered()).sum()
-    }
-
-    /// Writes noted failures to the log; whether there were any.
-    pub fn log_failures(&self) -> bool {
-        let mut any = false;
-        for failure in self.queues.iter().filter_map(|queue| queue.take_failure()) {
-            let namespace = self.namespaces.get(failure.disk).map_or(0, |(id, _)| *id);
-            log::error!("{}n{namespace}: {failure}", self.name);
-            any = true;
-        }
-        any
-    }
-
-    /// Stops the controller, ends what is outstanding, and starts the controller again if that is
-    /// wanted and can be done.
-    pub fn recover(&self, trouble: Trouble, again: bool) {
-        let mut bus_master = self.bus_master.lock();
-        if self.is_finished() {
-            return;
-        }
-        self.set_phase(Phase::Resetting);
-        for queue in &self.queues {
-            queue.rings().close();
-        }
-        // Two locks on memory: the way to it, and the controller's own knowledge of it. Either is
-        // enough on a real bus, but a model of a controller may have looked its memory up before.
-        *bus_master = None;
-        let stopped = self.registers.disable();
-        // Only now may the transfers' owners have theirs back, and only if one of the two held.
-        let memory = self.judge_memory(stopped);
-        let gone = trouble == Trouble::Gone || stopped == Err(ReadyError::Gone) || !self.device.is_present();
-        // One that does not stop may still have old commands: it never gets its way to memory back.
-        let again = again && !gone && stopped.is_ok();
-        if !again {
-            // Before the transfers end: whoever submits the next one learns that it is the end.
-            self.set_phase(Phase::Finished);
-        }
-        let status = match trouble {
-            _ if gone => IoStatus::Gone,
-            Trouble::Expired => IoStatus::TimedOut,
-            _ => IoStatus::DeviceError { code: INTERNAL_ERROR },
-        };
-        let ended: usize = self.queues.iter().map(|queue| queue.end_all(status, memory)).sum();
-        self.admin.close();
-        self.guard.forget();
-        log::error!("{}: {trouble}; {ended} transfers ended as failed", self.name);
-        if !again {
-            let why = match stopped {
-                _ if gone => "it is gone",
-                Err(_) => "it does not stop",
-                Ok(()) => "resets do not help",
-            };
-            log::error!("{}: given up: {why}", self.name);
-            return;
-        }
-        let new_bus_master = BusMaster::enable(self.device);
-        match self.start_again() {
-            Ok(()) => {
-                *bus_master = Some(new_bus_master);
-                self.set_phase(Phase::Running);
-                log::warn!("{}: in use again after a reset", self.name);
-            }
-            Err(error) => {
-                drop(new_bus_master);
-                self.admin.close();
-                for queue in &self.queues {
-                    queue.rings().close();
-                }
-                self.set_phase(Phase::Finished);
-                log::error!("{}: given up: the reset failed: {error}", self.name);
-            }
-        }
     }
 
     /// Whether the controller, whose way to memory was taken away, can still write to it. `stopped`:
@@ -435,6 +331,110 @@ impl Controller {
             queue.end_all(IoStatus::Gone, memory);
         }
         self.guard.wake();
+    }
+}
+
+impl Guarded for Controller {
+    type Violation = Violation;
+
+    fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    fn is_finished(&self) -> bool {
+        self.phase() == Phase::Finished
+    }
+
+    fn oldest_ns(&self) -> Option<u64> {
+        self.queues.iter().filter_map(|queue| queue.rings().oldest_ns()).min()
+    }
+
+    fn answered(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.answered()).sum()
+    }
+
+    /// Empty slots mostly read as ones, but some bridges
+    /// answer with zeros; the configuration space knows.
+    fn find_trouble(&self) -> Option<Trouble> {
+        let status = self.registers.status();
+        if status.is_gone() || !self.device.is_present() {
+            Some(Trouble::Gone)
+        } else if status.is_fatal() {
+            Some(Trouble::Fatal)
+        } else if !status.is_ready() {
+            Some(Trouble::NotReady)
+        } else {
+            None
+        }
+    }
+
+    fn recover(&self, trouble: Trouble, again: bool) {
+        let mut bus_master = self.bus_master.lock();
+        if self.is_finished() {
+            return;
+        }
+        self.set_phase(Phase::Resetting);
+        for queue in &self.queues {
+            queue.rings().close();
+        }
+        // Two locks on memory: the way to it, and the controller's own knowledge of it. Either is
+        // enough on a real bus, but a model of a controller may have looked its memory up before.
+        *bus_master = None;
+        let stopped = self.registers.disable();
+        // Only now may the transfers' owners have theirs back, and only if one of the two held.
+        let memory = self.judge_memory(stopped);
+        let gone = trouble == Trouble::Gone || stopped == Err(ReadyError::Gone) || !self.device.is_present();
+        // One that does not stop may still have old commands: it never gets its way to memory back.
+        let again = again && !gone && stopped.is_ok();
+        if !again {
+            // Before the transfers end: whoever submits the next one learns that it is the end.
+            self.set_phase(Phase::Finished);
+        }
+        let status = match trouble {
+            _ if gone => IoStatus::Gone,
+            Trouble::Expired => IoStatus::TimedOut,
+            _ => IoStatus::DeviceError { code: INTERNAL_ERROR },
+        };
+        let ended: usize = self.queues.iter().map(|queue| queue.end_all(status, memory)).sum();
+        self.admin.close();
+        self.guard.forget();
+        log::error!("{}: {trouble}; {ended} transfers ended as failed", self.name);
+        if !again {
+            let why = match stopped {
+                _ if gone => "it is gone",
+                Err(_) => "it does not stop",
+                Ok(()) => "resets do not help",
+            };
+            log::error!("{}: given up: {why}", self.name);
+            return;
+        }
+        let new_bus_master = BusMaster::enable(self.device);
+        match self.start_again() {
+            Ok(()) => {
+                *bus_master = Some(new_bus_master);
+                self.set_phase(Phase::Running);
+                log::warn!("{}: in use again after a reset", self.name);
+            }
+            Err(error) => {
+                drop(new_bus_master);
+                self.admin.close();
+                for queue in &self.queues {
+                    queue.rings().close();
+                }
+                self.set_phase(Phase::Finished);
+                log::error!("{}: given up: the reset failed: {error}", self.name);
+            }
+        }
+    }
+
+    fn log_failures(&self) -> bool {
+        let mut any = false;
+        for failure in self.queues.iter().filter_map(|queue| queue.take_failure()) {
+            let namespace = self.namespaces.get(failure.disk).map_or(0, |(id, _)| *id);
+            log::error!("{}n{namespace}: {failure}", self.name);
+            any = true;
+        }
+        any
     }
 }
 

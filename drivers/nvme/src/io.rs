@@ -12,7 +12,7 @@ use kcore::memory::OutOfMemory;
 use kcore::sync::{IrqSpinLock, Once};
 use nvme_protocol::{Class, Operation, Planned, Status};
 
-use crate::guard::Guard;
+use crate::Guard;
 use crate::queue::{BATCH, NotQueued, Queue};
 use crate::registers::Registers;
 

@@ -18,7 +18,7 @@
 //!
 //! # Trouble
 //! A command that is not answered in time, a fatal status, an impossible completion and an empty
-//! slot all end the same way: the controller's guard task turns bus mastering off, after which no
+//! slot all end the same way: the controller's guard task (`disk_guard`) turns bus mastering off, after which no
 //! byte of memory can change any more, ends every outstanding transfer with an error, and tries a
 //! reset. Memory is never handed back while a controller may still write to it.
 //!
@@ -33,7 +33,6 @@ extern crate alloc;
 mod admin;
 mod controller;
 mod disk;
-mod guard;
 mod io;
 mod queue;
 mod registers;
@@ -47,6 +46,11 @@ use kcore::sync::IrqSpinLock;
 use kcore::task::{self, Placement, Priority};
 
 use controller::Controller;
+
+/// The guard of a controller.
+type Guard = disk_guard::Guard<nvme_protocol::Violation>;
+/// Why a controller must be stopped.
+type Trouble = disk_guard::Trouble<nvme_protocol::Violation>;
 
 /// Class, subclass and register interface of an NVMe I/O controller (PCI Code and ID Assignment).
 const CLASS: (u8, u8, u8) = (0x01, 0x08, 0x02);

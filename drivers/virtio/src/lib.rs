@@ -14,12 +14,14 @@
 
 extern crate alloc;
 
+pub mod blk;
 pub mod fake;
 pub mod features;
 mod layout;
 pub mod net;
 pub mod pci;
 mod queue;
+mod requests;
 mod restarts;
 
 pub use features::{Features, MissingFeature};
@@ -27,6 +29,7 @@ pub use layout::{QueueLayout, QueueSize};
 pub use queue::{
     Access, Packet, PacketMemory, PacketQueue, QueueFault, RingMemory, Segment, Submitted, Used,
 };
+pub use requests::{Class, Ended, NoSlot, RequestLayout, RequestQueue};
 pub use restarts::{FORGIVEN_EVERY_NS, MAX_RESTARTS, Restarts};
 
 /// Bits of the device status field (VIRTIO sec 2.1).

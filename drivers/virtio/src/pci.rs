@@ -11,6 +11,8 @@ use core::fmt;
 pub const VENDOR: u16 = 0x1af4;
 pub const DEVICE_NET: u16 = 0x1041;
 pub const DEVICE_NET_TRANSITIONAL: u16 = 0x1000;
+pub const DEVICE_BLK: u16 = 0x1042;
+pub const DEVICE_BLK_TRANSITIONAL: u16 = 0x1001;
 
 /// "No vector" in a vector register (VIRTIO sec 4.1.5.1.2).
 pub const NO_VECTOR: u16 = 0xffff;

@@ -28,7 +28,6 @@ mod queue;
 pub mod register;
 mod request;
 mod transfer;
-mod watchdog;
 
 pub use attachment::{ATTACHMENT_BYTES, Attachment, MAX_SEGMENTS, Range, Scatter, ScatterError, Segment};
 pub use awaited::Awaited;
@@ -43,7 +42,6 @@ pub use request::{ControllerLimits, Limits, Operation, Planned, Refusal, Request
 pub use transfer::{
     LIST_BYTES, LIST_ENTRIES, MAX_TRANSFER_BYTES, PAGE_BYTES, SecondPrp, Transfer, TransferError,
 };
-pub use watchdog::{COMMAND_DEADLINE_NS, SUSPECT_NS, Verdict, first_look_ns, judge};
 
 /// Bytes of a submission queue entry (NVMe sec 3.3.3.1), as CC.IOSQES announces them.
 pub const SUBMISSION_BYTES: usize = 64;

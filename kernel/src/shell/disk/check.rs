@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use kcore::block::{self, BlockOp, Disk, IoError, SectorRange, SubmitError};
 use kcore::dma::{DmaBuffer, DmaMemory, FramePiece, FramePieces};
-use kcore::frame::{MAX_PIECES, NetFrame, Page};
+use kcore::frame::{FRAME_BYTES, MAX_PIECES, NetFrame, Page};
 use kcore::memory::PAGE_BYTES;
 
 use super::{Done, Sectors, Trouble, say};
@@ -63,7 +63,9 @@ pub fn run(disk: &dyn Disk, sectors: Sectors) -> Done {
     verify(disk, sectors, &expected(2), "written from pages, each durable")?;
 
     let most = usize::from(disk.features().max_segments).min(MAX_PIECES);
-    for pieces in 2..=most {
+    // So many that a sector fits into them.
+    let least = sector_bytes.div_ceil(FRAME_BYTES - PIECE_OFFSET).max(2);
+    for pieces in least..=most {
         let pass = 1 + pieces as u64;
         each_sector(sectors, |sector| {
             from_pieces(disk, sector, &pattern(sector, pass, sector_bytes), pieces)
@@ -116,7 +118,8 @@ fn from_pieces(disk: &dyn Disk, sector: u64, data: &[u8], count: usize) -> Done 
         };
         rest = behind;
         let mut frame = NetFrame::alloc().ok_or("there is no frame")?;
-        frame.whole_mut()[PIECE_OFFSET..PIECE_OFFSET + bytes].copy_from_slice(here);
+        let room = frame.whole_mut().get_mut(PIECE_OFFSET..PIECE_OFFSET + bytes);
+        room.ok_or("a piece does not fit its frame")?.copy_from_slice(here);
         pieces
             .push(FramePiece::new(frame, PIECE_OFFSET, bytes).map_err(|_| "a piece does not fit its frame")?);
     }

@@ -1,8 +1,11 @@
-//! When to look after a silent controller, and when to give up on it.
+//! When to look after a silent disk, and when to give up on it.
 //!
-//! A controller that stops answering raises no interrupt, so somebody must wake and look; but a
+//! A disk that stops answering raises no interrupt, so somebody must wake and look; but a
 //! timer for every command would cost more than the command. The oldest outstanding command
 //! decides for all: the driver's guard task sleeps until that one is due and asks [`judge`].
+
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 /// A command older than this makes the driver look at the controller's status register: a fatal
 /// error or an empty slot need not wait for the deadline.
