@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -103,6 +104,28 @@ pub trait Job {
         Ok(())
     }
 
+    /// The request that [`Job::next`] returned last has this number.
+    fn started(&mut self, id: u64) {
+        let _ = id;
+    }
+
+    /// Part of the READ with this number has come. Those who do not tell their READs apart take [`Job::data`].
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn piece(&mut self, id: u64, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let _ = id;
+        self.data(offset, bytes)
+    }
+
+    /// A request was refused, or the disk failed it.
+    ///
+    /// # Errors
+    /// Ends the run; it does so if nothing else is said.
+    fn refused(&mut self, refusal: &Refusal) -> Result<(), Error> {
+        Err((*refusal).into())
+    }
+
     /// The body of an INFO has come.
     ///
     /// # Errors
@@ -136,6 +159,8 @@ pub struct Client {
     incoming: Vec<u8>,
     refusals: u32,
     answered: bool,
+    /// Becomes readable when the job has something new.
+    bell: Option<Arc<OwnedFd>>,
 }
 
 impl From<Failure> for Error {
@@ -186,6 +211,7 @@ impl Client {
             incoming: vec![0; 1 << 16],
             refusals: 0,
             answered: false,
+            bell: None,
         };
         let mut asking = AskInfo { asked: false, info: None };
         client.run(&mut asking)?;
@@ -221,9 +247,19 @@ impl Client {
         self.engine.set_window(window);
     }
 
+    /// Changes how often a request is sent before it is given up.
+    pub(crate) fn set_max_tries(&mut self, max_tries: u32) {
+        self.engine.set_max_tries(max_tries);
+    }
+
     /// Forgets an interruption: what follows puts things back in order.
     pub fn clear_interruption(&mut self) {
         self.interrupted.store(false, Ordering::Relaxed);
+    }
+
+    /// Has runs look at their job again when `bell` becomes readable; the job makes it unreadable.
+    pub(crate) fn set_bell(&mut self, bell: Arc<OwnedFd>) {
+        self.bell = Some(bell);
     }
 
     /// Makes every completed write durable.
@@ -256,15 +292,16 @@ impl Client {
                 }
                 let fits = |request: &mut Request| self.engine.has_room(request);
                 match waiting.take_if(fits) {
-                    Some(request) => self.engine.start(request),
+                    Some(request) => job.started(self.engine.start(request)),
                     None => break,
-                };
+                }
             }
             self.send()?;
             if waiting.is_none() && self.engine.is_idle() {
                 return Ok(());
             }
-            self.sleep()?;
+            // A job whose next request waits for room has its turn when there is some, not when it has more.
+            self.sleep(waiting.is_none())?;
             self.receive(job)?;
             self.engine.on_time(self.now_ns())?;
             if self.interrupted.load(Ordering::Relaxed) {
@@ -303,8 +340,8 @@ impl Client {
         }
     }
 
-    /// Sleeps until a datagram comes, the one that waits can be sent, or a timer is due.
-    fn sleep(&self) -> Result<(), Error> {
+    /// Sleeps until a datagram comes, the one that waits can be sent, a timer is due, or the job has something new.
+    fn sleep(&self, for_job: bool) -> Result<(), Error> {
         let timeout = self.engine.deadline_ns().map(|deadline_ns| {
             let left_ns = deadline_ns.saturating_sub(self.now_ns());
             Timespec {
@@ -314,7 +351,10 @@ impl Client {
         });
         let mut wanted = PollFlags::IN;
         wanted.set(PollFlags::OUT, self.outgoing_waits);
-        match poll(&mut [PollFd::new(&self.socket, wanted)], timeout.as_ref()) {
+        let mut watched = vec![PollFd::new(&self.socket, wanted)];
+        let bell = self.bell.as_ref().filter(|_| for_job);
+        watched.extend(bell.map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)));
+        match poll(&mut watched, timeout.as_ref()) {
             // A signal: whoever called looks at what it was.
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(Error::local("waiting for answers")(error.into())),
@@ -338,10 +378,10 @@ impl Client {
             self.answered = true;
             let now_ns = nanoseconds(self.epoch.elapsed());
             self.engine.receive(now_ns, &self.incoming[..bytes], &mut |event| match event {
-                Event::Data { offset, bytes, .. } => job.data(offset, bytes),
+                Event::Data { id, offset, bytes } => job.piece(id, offset, bytes),
                 Event::Info(body) => job.info(body),
                 Event::Landed(landed) => job.landed(&landed, now_ns),
-                Event::Refused(refusal) => Err(refusal.into()),
+                Event::Refused(refusal) => job.refused(&refusal),
             })?;
         }
         Ok(())

@@ -3,15 +3,17 @@
 //! ```text
 //!   main.rs      what the user wants              (clap)
 //!   verify, bench, transfer                       jobs: which requests, what to do with answers
+//!   disk         a remote disk for many threads   requests of any length, in any number, in order
 //!   client       a socket, the clock, Ctrl-C      the only module that knows any of the three
-//!   engine       requests under way               timers, cookies, pieces: no I/O, no clock
-//!   rtt, window  when to ask again, how many at once
+//!   engine       requests under way, sessions     timers, cookies, pieces: no I/O, no clock
+//!   rtt, window, pacing                           when to ask again, how many at once, how fast
 //! ```
 
 #![forbid(unsafe_code)]
 
 pub mod bench;
 pub mod client;
+pub mod disk;
 pub mod engine;
 pub mod error;
 pub mod pacing;
@@ -23,4 +25,5 @@ pub mod verify;
 pub mod window;
 
 pub use client::{Client, Options};
+pub use disk::Disk;
 pub use error::Error;

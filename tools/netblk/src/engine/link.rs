@@ -20,6 +20,8 @@ use netblk_proto::{self as v1, InfoError};
 const FIRST_PAUSE_NS: u64 = 100_000_000;
 /// The longest.
 const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
+/// "No" this often is believed. It has no tag: a CONNECT that was damaged on its way is refused too.
+const REFUSALS_BELIEVED: u32 = 3;
 /// A challenge that is older is not tried any more: the server accepts it for 8 to 16 s.
 const CHALLENGE_NS: u64 = 8_000_000_000;
 
@@ -81,13 +83,14 @@ pub struct Link {
     /// The cookie of the last transmission.
     cookie: u64,
     tries: u32,
+    refusals: u32,
     due_ns: u64,
 }
 
 impl Link {
     /// Begins at once.
     pub fn new(key: PreSharedKey, nonce: [u8; NONCE_BYTES], replaces: u64, now_ns: u64) -> Self {
-        Self { key, nonce, replaces, challenge: None, cookie: 0, tries: 0, due_ns: now_ns }
+        Self { key, nonce, replaces, challenge: None, cookie: 0, tries: 0, refusals: 0, due_ns: now_ns }
     }
 
     /// When the next datagram is to be sent.
@@ -175,7 +178,15 @@ impl Link {
                 self.due_ns = now_ns;
                 Step::Onward
             }
-            (Answer::Failed { status: Status::Refused, .. }, _) => Step::Refused,
+            (Answer::Failed { status: Status::Refused, .. }, _) => {
+                self.refusals += 1;
+                if self.refusals < REFUSALS_BELIEVED {
+                    self.start_over();
+                    self.due_ns = now_ns.saturating_add(FIRST_PAUSE_NS);
+                    return Step::Onward;
+                }
+                Step::Refused
+            }
             _ => Step::Nothing,
         }
     }

@@ -290,6 +290,11 @@ impl Engine {
         self.window = Window::new(window);
     }
 
+    /// Changes how often a request is sent before it is given up.
+    pub fn set_max_tries(&mut self, max_tries: u32) {
+        self.config.max_tries = max_tries;
+    }
+
     /// What happened so far.
     pub const fn stats(&self) -> Stats {
         self.stats
@@ -441,7 +446,16 @@ impl Engine {
     /// [`Failure`] if a request has been sent, or refused as busy, for too long.
     pub fn on_time(&mut self, now_ns: u64) -> Result<(), Failure> {
         if self.language.is_none() {
-            return self.judge_patience(now_ns, Op::Connect, self.link.as_ref().map_or(0, Link::tries));
+            let tries = self.link.as_ref().map_or(0, Link::tries);
+            let waited_ns = now_ns.saturating_sub(self.heard_ns);
+            if self
+                .link
+                .as_ref()
+                .is_some_and(|link| tries >= self.config.max_tries && link.due_ns() <= now_ns)
+            {
+                return Err(Failure::NoAnswer { op: Op::Hello, tries, waited_ns });
+            }
+            return self.judge_patience(now_ns, Op::Hello, tries);
         }
         while let Some(&(deadline_ns, id)) = self.timers.first() {
             if deadline_ns > now_ns {
@@ -677,5 +691,7 @@ fn set_timer(timers: &mut BTreeSet<(u64, u64)>, id: u64, flight: &mut Flight, de
     timers.insert((deadline_ns, id));
 }
 
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,9 @@ impl Engine {
         if self.link.is_none() {
             self.link_anew(now_ns);
         }
-        let Some(link) = self.link.as_mut().filter(|link| link.due_ns() <= now_ns) else { return false };
+        let max_tries = self.config.max_tries;
+        let due = |link: &&mut Link| link.due_ns() <= now_ns && link.tries() < max_tries;
+        let Some(link) = self.link.as_mut().filter(due) else { return false };
         self.stats.repeated += u64::from(link.tries() > 0);
         self.stats.sent += 1;
         let cookie = self.next_cookie;
