@@ -3,11 +3,12 @@
 use alloc::boxed::Box;
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
-use core::sync::atomic::{
-    AtomicU32,
-    Ordering::{Acquire, Relaxed, Release},
-    fence,
-};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU32, fence};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, fence};
 
 /// More holders than there can be cells and handles: the count has gone wrong.
 const ABSURD: u32 = u32::MAX / 2;
