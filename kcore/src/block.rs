@@ -235,6 +235,11 @@ pub fn disks() -> Vec<Arc<dyn Disk>> {
     DISKS.lock().clone()
 }
 
+/// How many disks there are.
+pub(crate) fn count(whose: &crate::balance::Whose) -> usize {
+    DISKS.lock().iter().filter(|disk| whose.has(&***disk)).count()
+}
+
 /// The disk called `name`.
 pub fn find(name: &str) -> Option<Arc<dyn Disk>> {
     DISKS.lock().iter().find(|disk| disk.name() == name).cloned()

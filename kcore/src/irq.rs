@@ -16,6 +16,7 @@ use arch::traps::{
     VECTOR_DEVICE_FIRST, VECTOR_DEVICE_LAST, VECTOR_RESCHEDULE, VECTOR_SPURIOUS, VECTOR_TIMER,
 };
 
+use crate::balance::Whose;
 use crate::cpu::{self, MAX_CPUS};
 use crate::sync::IrqSpinLock;
 use crate::{task, timer};
@@ -186,8 +187,11 @@ pub fn stats() -> Vec<IrqStat> {
 }
 
 /// How many device vectors have an owner.
-pub(crate) fn count() -> usize {
-    SLOTS.iter().filter(|slot| slot.lock().is_some()).count()
+pub(crate) fn count(whose: &Whose) -> usize {
+    let is_counted = |slot: &&IrqSpinLock<Option<Slot>>| {
+        slot.lock().as_ref().is_some_and(|slot| whose.has(&*slot.handler))
+    };
+    SLOTS.iter().filter(is_counted).count()
 }
 
 /// Interrupts for which nobody was registered.

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::balance::Whose;
 use crate::frame::{FrameChain, NetFrame};
 use crate::sync::IrqSpinLock;
 
@@ -79,6 +80,11 @@ pub fn register(device: Arc<dyn NetDevice>) {
 /// Every device, in the order of their registration.
 pub fn devices() -> Vec<Arc<dyn NetDevice>> {
     DEVICES.lock().clone()
+}
+
+/// How many devices there are.
+pub(crate) fn count(whose: &Whose) -> usize {
+    DEVICES.lock().iter().filter(|device| whose.has(&***device)).count()
 }
 
 /// The device called `name`.

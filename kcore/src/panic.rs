@@ -10,7 +10,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use crate::{archive, console, cpu, task};
+use crate::{archive, console, cpu, module, task};
 
 /// Frames shown of each stack.
 const DEPTH: usize = 24;
@@ -110,7 +110,11 @@ fn show_backtrace(frame_pointer: u64, instruction: Option<u64>) {
     let mut depth = 0;
     let mut show = |address: u64| {
         if depth < DEPTH {
+            let in_module = module::function_at(address, |module, name, offset| {
+                let _ = writeln!(Out, "  {depth:2}: {address:#018x} [{module}] {name}+{offset:#x}");
+            });
             match symbol(address) {
+                _ if in_module => {}
                 Some((name, offset)) => {
                     let _ = writeln!(Out, "  {depth:2}: {address:#018x} {name}+{offset:#x}");
                 }

@@ -15,6 +15,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
+use crate::balance::Whose;
 use crate::cpu::{self, MAX_CPUS};
 use crate::event::Event;
 use crate::mutex::Mutex;
@@ -156,6 +157,9 @@ pub fn stats() -> Vec<(&'static str, u64)> {
 }
 
 /// How many there are.
-pub(crate) fn count() -> usize {
-    ENTRIES.iter().filter(|place| place.lock().is_some()).count()
+pub(crate) fn count(whose: &Whose) -> usize {
+    let is_counted = |place: &&SpinLock<Option<Arc<Entry>>>| {
+        place.lock().as_ref().is_some_and(|entry| whose.has(&*entry.work))
+    };
+    ENTRIES.iter().filter(is_counted).count()
 }

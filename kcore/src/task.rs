@@ -16,7 +16,7 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use arch::context::{self, Context};
@@ -24,6 +24,7 @@ use arch::paging::Stack;
 pub use sched::Priority;
 use sched::{Leaves, RunQueue, TaskState, WakeEffect};
 
+use crate::balance::Whose;
 use crate::cpu::{self, MAX_CPUS};
 use crate::event::Event;
 use crate::sync::{IrqSpinLock, RawSpin, irq_off};
@@ -125,6 +126,9 @@ static NEXT_CPU: AtomicUsize = AtomicUsize::new(0);
 /// Tasks that have left and whose stacks may now be freed, and the reaper's alarm.
 static LEFT: IrqSpinLock<Vec<Arc<Task>>> = IrqSpinLock::new(Vec::new());
 static REAPER: Event = Event::new();
+/// Tasks that have ended and whose stacks the reaper has not freed yet; and that it has freed all.
+static STACKS_OWED: AtomicUsize = AtomicUsize::new(0);
+static STACKS_FREED: Event = Event::new();
 
 /// Runs `f` on CPU `cpu`'s queue, interrupts off.
 fn with_queue<R>(cpu: usize, f: impl FnOnce(&mut CpuQueue) -> R) -> R {
@@ -243,16 +247,16 @@ fn spawn_boxed(
 }
 
 /// How many tasks there are.
-pub(crate) fn count() -> usize {
-    TASKS.lock().len()
+pub(crate) fn count(whose: &Whose) -> usize {
+    TASKS.lock().values().filter(|task| whose.has_code(task.code)).count()
 }
 
-/// Waits until no task is left whose body lies within `code`, `deadline_ns` (ns since boot) at the
-/// latest. The name of one that is left.
-pub(crate) fn join_all_in(code: &core::ops::Range<usize>, deadline_ns: u64) -> Result<(), String> {
+/// Waits until no task of `whose` is left and every stack of a task that has ended was given back,
+/// `deadline_ns` (ns since boot) at the latest. The name of a task that is left.
+pub(crate) fn join_all_of(whose: &Whose, deadline_ns: u64) -> Result<(), String> {
     loop {
-        let left = TASKS.lock().values().find(|task| code.contains(&task.code)).cloned();
-        let Some(task) = left else { return Ok(()) };
+        let left = TASKS.lock().values().find(|task| whose.has_code(task.code)).cloned();
+        let Some(task) = left else { break };
         while task.state() != TaskState::Dead {
             if !task.finished.wait_until(deadline_ns) {
                 return Err(task.name.clone());
@@ -261,6 +265,12 @@ pub(crate) fn join_all_in(code: &core::ops::Range<usize>, deadline_ns: u64) -> R
         // For others who wait for the same task.
         task.finished.signal();
     }
+    while STACKS_OWED.load(Acquire) > 0 {
+        if !STACKS_FREED.wait_until(deadline_ns) {
+            return Err(String::from("reaper"));
+        }
+    }
+    Ok(())
 }
 
 /// First code of every task: the switch that led here left the queue locked.
@@ -283,6 +293,7 @@ fn exit() -> ! {
     {
         let _irq = irq_off();
         let me = current();
+        STACKS_OWED.fetch_add(1, Release);
         TASKS.lock().remove(&me.id);
         me.set_state(TaskState::Dead);
         me.finished.signal();
@@ -590,6 +601,10 @@ pub(crate) fn start_reaper() -> Result<(), SpawnError> {
                 // because that may be an interrupt handler, and unmapping waits for other CPUs.
                 if let Some(stack) = unsafe { (*task.stack.get()).take() } {
                     arch::paging::free_stack(stack, crate::memory::free_page);
+                }
+                drop(task);
+                if STACKS_OWED.fetch_sub(1, AcqRel) == 1 {
+                    STACKS_FREED.signal();
                 }
             }
         }

@@ -37,14 +37,18 @@ impl Node {
         start_stacks(config);
         let node = Node { configuration };
         // Services first: guests keep off the CPUs that they work on.
-        for (name, entry) in
-            [("netblk", netblk_module::begin as module::Entry), ("hv", hv_module::begin as module::Entry)]
-        {
-            if let Err(why) = module::begin(name, entry, node.configuration) {
+        let wants_hv = !config.guests.is_empty() || !config.forwards.is_empty();
+        for (name, is_wanted) in [("netblk", !config.netblk.is_empty()), ("hv", wants_hv)] {
+            if is_wanted && let Err(why) = module::load(name, configuration) {
                 refuse(&format!("module {name}"), &why);
             }
         }
         node
+    }
+
+    /// The text of `nos.toml`, for modules.
+    pub fn configuration(&self) -> &'static [u8] {
+        self.configuration
     }
 
     /// The node's own IP on each card.

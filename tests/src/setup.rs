@@ -29,6 +29,8 @@ pub struct Setup {
     /// Files of the boot archive beside those that `nos.toml` names and `xtask` makes.
     files: Vec<(String, Vec<u8>)>,
     without_files: bool,
+    /// Modules of the boot archive beside the node's own, or instead of them.
+    modules: Vec<(String, Vec<u8>)>,
     cpus: u32,
     memory_mib: u64,
     loader: Loader,
@@ -52,6 +54,7 @@ impl Setup {
             configuration: Vec::new(),
             files: Vec::new(),
             without_files: false,
+            modules: Vec::new(),
             cpus: 2,
             memory_mib: 512,
             loader: Loader::Pvh,
@@ -94,6 +97,12 @@ impl Setup {
     /// A file for the boot archive, as a guest's kernel.
     pub fn with_file(mut self, name: &str, content: Vec<u8>) -> Setup {
         self.files.push((name.to_owned(), content));
+        self
+    }
+
+    /// A module for the boot archive, as `modules/NAME.ko`.
+    pub fn with_module(mut self, name: &str, content: Vec<u8>) -> Setup {
+        self.modules.push((name.to_owned(), content));
         self
     }
 
@@ -182,7 +191,13 @@ impl Setup {
         let folder = workspace::target().join("stories").join(&self.name);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-        let kernel = kernel::build()?;
+        let mut kernel = kernel::build()?;
+        for (name, content) in &self.modules {
+            let file = folder.join(format!("{name}.ko"));
+            workspace::write_if_changed(&file, content)?;
+            kernel.modules.retain(|(other, _)| other != name);
+            kernel.modules.push((name.clone(), file));
+        }
         for (name, content) in &self.files {
             workspace::write_if_changed(&folder.join(name), content)?;
         }

@@ -1,6 +1,6 @@
 //! The boot archive: everything the node has when it starts, in one tar.
 //!
-//! It holds `nos.toml`, `symbols`, and every file that `nos.toml` names. The loader hands it to the kernel as its
+//! It holds `nos.toml`, `symbols`, the modules, and every file that `nos.toml` names. The loader hands it to the kernel as its
 //! module. Owners and times are left out, so that the same content gives the same archive.
 
 use std::collections::BTreeSet;
@@ -67,6 +67,9 @@ pub fn write(
     let mut builder = tar::Builder::new(Vec::new());
     append(&mut builder, "nos.toml", &source.text)?;
     append(&mut builder, "symbols", &workspace::read_bytes(&kernel.symbols)?)?;
+    for (name, file) in &kernel.modules {
+        append(&mut builder, &format!("modules/{name}.ko"), &workspace::read_bytes(file)?)?;
+    }
     for name in source.guest_files() {
         // A file beside the configuration comes before the one that this program makes under the same name.
         let beside = source.folder.join(name);
@@ -106,7 +109,9 @@ mod tests {
         let text =
             "[[guest]]\nname = \"a\"\nmemory = \"64 MiB\"\nkernel = \"own/kernel\"\ninitrd = \"own/none\"\n";
         let source = Source::from_text(text.into(), folder.clone());
-        let kernel = Kernel { elf: folder.join("elf"), symbols: folder.join("symbols") };
+        std::fs::write(folder.join("m.ko"), b"module").unwrap();
+        let modules = vec![("m".to_owned(), folder.join("m.ko"))];
+        let kernel = Kernel { elf: folder.join("elf"), symbols: folder.join("symbols"), modules };
         let path = folder.join("boot.tar");
         let report = write(&path, &kernel, &source, None).unwrap();
         assert_eq!(report.missing, ["own/none"]);
@@ -117,7 +122,7 @@ mod tests {
             .unwrap()
             .map(|entry| entry.unwrap().path().unwrap().display().to_string())
             .collect();
-        assert_eq!(names, ["nos.toml", "symbols", "own/kernel"]);
+        assert_eq!(names, ["nos.toml", "symbols", "modules/m.ko", "own/kernel"]);
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -25,6 +25,7 @@ pub mod image;
 pub mod kernel;
 pub mod lint;
 pub mod linux_modules;
+pub mod modules;
 pub mod node;
 pub mod packages;
 pub mod progress;

@@ -68,6 +68,23 @@ impl Toolchain {
         }
     }
 
+    /// The libraries that come with the compiler, where it brings them ready-made.
+    pub fn libraries(&self) -> Result<Vec<PathBuf>> {
+        let Toolchain::Rustup { .. } = self else { return Ok(Vec::new()) };
+        let folder =
+            run::output(Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]))?;
+        let entries =
+            std::fs::read_dir(folder.trim()).with_context(|| format!("reading {}", folder.trim()))?;
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry.with_context(|| format!("reading {}", folder.trim()))?.path();
+            if path.extension().is_some_and(|ending| ending == "rlib") {
+                paths.push(path);
+            }
+        }
+        Ok(paths)
+    }
+
     /// Cargo, set up to `build`, `check` or `clippy` packages for bare metal into `target_dir`.
     pub fn cargo(&self, subcommand: &str, target_dir: &Path) -> Command {
         let mut command = match self {

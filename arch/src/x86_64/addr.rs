@@ -98,7 +98,9 @@ pub fn phys_to_virt(address: PhysAddr) -> *mut u8 {
 pub fn virt_to_phys(pointer: *const u8) -> Option<PhysAddr> {
     let address = pointer.expose_provenance() as u64;
     if address >= KERNEL_BASE {
-        return Some(PhysAddr(address - KERNEL_BASE));
+        // Behind the image lie modules, whose frames are anywhere.
+        let in_image = (address as usize) < super::boot::data_range().end;
+        return in_image.then_some(PhysAddr(address - KERNEL_BASE));
     }
     address.checked_sub(DIRECT_MAP_BASE).filter(|offset| *offset < DIRECT_MAP_BYTES).map(PhysAddr)
 }

@@ -3,7 +3,7 @@
 //! The kernel is built with `-Cforce-frame-pointers=yes`: RBP points at the caller's RBP,
 //! the return address lies above it. A backtrace is wanted exactly when something is
 //! broken, so no link is believed: each frame must be aligned and mapped before it is read,
-//! each return address must lie in the kernel's code, and the number of steps is bounded.
+//! each return address must lie in the code of the kernel or of a module, and the number of steps is bounded.
 
 use super::addr::VirtAddr;
 use super::{boot, paging};
@@ -48,6 +48,7 @@ fn read_frame(frame: usize) -> Option<(usize, usize)> {
     // SAFETY: both words were just found to lie in mapped RAM, aligned. Another CPU may be
     // writing them, which volatile reads tolerate.
     let (caller, return_address) = unsafe { (pointer.read_volatile(), pointer.add(1).read_volatile()) };
-    let text = boot::text_range();
-    text.contains(&return_address).then_some((caller, return_address))
+    let is_code = boot::text_range().contains(&return_address)
+        || paging::is_module_code(VirtAddr(return_address as u64));
+    is_code.then_some((caller, return_address))
 }

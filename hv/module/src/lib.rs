@@ -23,7 +23,7 @@ use announce::Announcement;
 use config::{Config, Forward, GuestNetwork};
 use hv::{CommandError, Gateway, GuestSpec, Hypervisor};
 use kcore::archive;
-use kcore::module::Module;
+use kcore::module::{Begun, Module};
 use kcore::shell::{Command, Done, Trouble};
 use stack::{AddressConfig, Stack, Subnet};
 
@@ -31,9 +31,11 @@ use stack::{AddressConfig, Stack, Subnet};
 /// between them stay on one CPU.
 const STACK_CPU: usize = 0;
 
+kcore::module!(begin);
+
 /// Begins the module: makes the switch, connects it, starts the guests that are to start at boot.
 /// What cannot be had is said, and left out.
-pub fn begin(configuration: &'static [u8]) -> Result<Box<dyn Module>, String> {
+fn begin(configuration: &'static [u8]) -> Begun {
     // The kernel has said already what is wrong in it.
     let (config, _) = config::parse(configuration);
     let hypervisor = Hypervisor::new(guest_specs(&config), kcore::random::seed());

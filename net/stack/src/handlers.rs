@@ -14,6 +14,7 @@ use core::sync::atomic::{
 };
 
 use ingress::UdpMeta;
+use kcore::balance::Whose;
 use kcore::frame::NetFrame;
 use kcore::sync::SpinLock;
 use kcore::task;
@@ -166,8 +167,8 @@ impl Handlers {
     }
 
     /// How many ports are bound.
-    pub fn count(&self) -> usize {
-        self.table.lock().len()
+    pub fn count(&self, whose: &Whose) -> usize {
+        self.table.lock().iter().filter(|bound| whose.has(&*bound.handler)).count()
     }
 
     /// Bound ports and how many datagrams each got.

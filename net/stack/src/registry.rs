@@ -16,9 +16,14 @@ static STACKS: SpinLock<Vec<Arc<Stack>>> = SpinLock::new(Vec::new());
 
 pub(crate) fn add(stack: &Arc<Stack>) {
     STACKS.lock().push(stack.clone());
-    balance::register("stacks", || STACKS.lock().len());
-    balance::register("UDP ports", || all().iter().map(|stack| stack.handlers.count()).sum());
-    balance::register("forwarders", || all().iter().filter(|stack| stack.forwarder.lock().is_some()).count());
+    // A stack is its card's.
+    balance::register("stacks", |whose| all().iter().filter(|stack| whose.has(&**stack.card())).count());
+    balance::register("UDP ports", |whose| all().iter().map(|stack| stack.handlers.count(whose)).sum());
+    balance::register("forwarders", |whose| {
+        let has =
+            |stack: &&Arc<Stack>| stack.forwarder.lock().as_ref().is_some_and(|other| whose.has(&**other));
+        all().iter().filter(has).count()
+    });
 }
 
 pub(crate) fn remove(stack: &Stack) {

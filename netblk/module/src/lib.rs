@@ -18,7 +18,7 @@ use core::num::NonZeroU16;
 use announce::Announcement;
 use config::NetblkService;
 use kcore::cpu::{self, Reservation};
-use kcore::module::Module;
+use kcore::module::{Begun, Module};
 use kcore::say;
 use kcore::shell::{Command, Done};
 use kcore::sync::SpinLock;
@@ -32,9 +32,11 @@ const NETBLK: Command = Command {
     help: "serves disks over UDP",
 };
 
+kcore::module!(begin);
+
 /// Begins the module: serves what the configuration asks for. What cannot be had is said, and left
 /// out.
-pub fn begin(configuration: &'static [u8]) -> Result<Box<dyn Module>, String> {
+fn begin(configuration: &'static [u8]) -> Begun {
     // The kernel has said already what is wrong in it.
     let (config, _) = config::parse(configuration);
     let module = Netblk { reservations: SpinLock::new(Vec::new()) };

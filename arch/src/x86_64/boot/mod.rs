@@ -117,6 +117,8 @@ unsafe extern "C" {
     static __text_end: u8;
     static __rodata_start: u8;
     static __rodata_end: u8;
+    static __exports_start: u8;
+    static __exports_end: u8;
     static __data_start: u8;
     static __data_end: u8;
     static __boot_stacks_start: u8;
@@ -133,6 +135,16 @@ macro_rules! address_of {
     ($symbol:ident) => {
         (&raw const $symbol).expose_provenance()
     };
+}
+
+/// The table of names that the kernel offers to modules (`modfile::Exports`); empty if it was linked
+/// without one.
+pub fn exports() -> &'static [u8] {
+    let (start, end) = (address_of!(__exports_start), address_of!(__exports_end));
+    let start: *const u8 = core::ptr::with_exposed_provenance(start);
+    // SAFETY: the linker put the table between the two symbols, into the image's constants, which
+    // nobody writes.
+    unsafe { core::slice::from_raw_parts(start, end - start.addr()) }
 }
 
 /// The kernel's code.

@@ -10,6 +10,7 @@
 //! | RAM | direct map | read, write; the image's code and constants, and the boot archive, read only |
 //! | device windows | vmap area | read, write, uncached |
 //! | kernel stacks | vmap area | read, write, guard pages |
+//! | modules | module area | as the image's parts; code and constants read only in the direct map, too |
 //!
 //! Nothing is both writable and executable, through no alias either; the lower half of the
 //! address space is empty. There is no mapping of device memory but what [`map_mmio`] makes,
@@ -18,9 +19,11 @@
 //! Translations are not marked global: the kernel has one address space, and CR3 changes
 //! only around a guest's run, where the processor keeps its own copy apart by ASID.
 
+mod image;
 mod stack;
 mod table;
 
+pub use image::{MODULE_AREA, Protection, is_module_code, map_module, unmap_module};
 pub use stack::{MAX_STACK_BYTES, Stack, alloc_stack, free_stack};
 pub(super) use table::PageTable;
 pub use table::tables_made;
@@ -58,6 +61,8 @@ pub enum MapError {
     AlreadyMapped,
     /// A frame for a table lies where the direct map does not reach yet.
     UnreachableFrame,
+    /// Nothing is mapped there.
+    NotMapped,
     /// [`init`] has not run.
     NotReady,
 }

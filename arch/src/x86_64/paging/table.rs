@@ -190,6 +190,31 @@ impl AddressSpace {
         Some(PhysAddr(bits & ADDRESS_MASK))
     }
 
+    /// Gives the mapped 4 KiB at `at` other flags. A larger page that they are part of is cut into
+    /// smaller ones, each as it was. The caller makes every CPU forget the old translation.
+    pub fn protect(&self, at: VirtAddr, flags: Flags, source: FrameSource) -> Result<(), MapError> {
+        loop {
+            let (entry, level) = self.find(at).ok_or(MapError::NotMapped)?;
+            let old = entry.load(Ordering::Acquire);
+            if level == 1 {
+                let to = old & ADDRESS_MASK;
+                entry.store(to | (flags | Flags::PRESENT).bits(), Ordering::Release);
+                return Ok(());
+            }
+            // The entry may hold the large page and the table that replaces it: both lead to the same
+            // places with the same rights (AMD APM vol. 2 section 7.8.3 asks for no more).
+            let table = new_table(source)?;
+            let step = PAGE_BYTES << (9 * (level - 2));
+            let first = old & ADDRESS_MASK & !(step * ENTRIES as u64 - 1);
+            let mut kept = Flags::from_bits_truncate(old & !ADDRESS_MASK);
+            kept.set(Flags::HUGE_PAGE, level > 2);
+            for (index, part) in table_at(table).0.iter().enumerate() {
+                part.store((first + index as u64 * step) | kept.bits(), Ordering::Release);
+            }
+            entry.store(table.as_u64() | (Flags::PRESENT | Flags::WRITABLE).bits(), Ordering::Release);
+        }
+    }
+
     /// What is mapped at `at`.
     pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
         let (entry, _) = self.find(at)?;

@@ -1,0 +1,264 @@
+//! Modules: they come, do their work, go, and leave nothing; and what is no module of this kernel does not come.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use announce::Announcement;
+use modfile::Note;
+use stories::netblk::Client;
+use stories::program::Program;
+use stories::{Node, Setup};
+use xtask::kernel;
+use xtask::qemu::Protocol;
+use xtask::workspace;
+
+const SERVED: &str = "[[netblk]]\ndisk = \"nvme0n1\"\nport = 10809\n";
+const GUEST: &str =
+    "[[guest]]\nname = \"tiny\"\nmemory = \"32 MiB\"\nkernel = \"tiny.bin\"\nautostart = false\n";
+
+/// Rounds of loading, using and unloading.
+const ROUNDS: usize = 100;
+/// From here on the shell's history holds the same lines at the end of every round.
+const SETTLED: usize = 40;
+
+fn tiny_guest() -> Vec<u8> {
+    Program::new().print("tiny\n").spin().into_kernel()
+}
+
+/// What `rmmod` counted before the module came and after it went, by name.
+fn counts(answer: &str) -> BTreeMap<String, (usize, usize)> {
+    assert!(answer.contains("nothing of it is left"), "{answer}");
+    let line = answer.lines().find(|line| line.trim_start().starts_with("tasks ")).unwrap_or_default();
+    let counts: BTreeMap<String, (usize, usize)> = line
+        .trim()
+        .split(", ")
+        .map(|count| {
+            let mut words = count.rsplitn(3, ' ');
+            let mut number = || words.next().and_then(|word| word.parse().ok()).expect("a number");
+            let (after, before) = (number(), number());
+            (words.next().expect("a name").to_owned(), (before, after))
+        })
+        .collect();
+    for name in ["tasks", "softirqs", "interrupts", "timers", "UDP ports", "frames", "pages", "heap bytes"] {
+        assert!(counts.contains_key(name), "{name} is not counted:\n{answer}");
+    }
+    counts
+}
+
+/// Frames that the card keeps: what it has sent it gives back when it next sends.
+const SENT_FRAMES: usize = 8;
+
+/// Nothing may be left but lines that the shell remembers, in the heap, and frames that the card has just sent.
+fn expect_nothing_left(round: usize, counts: &BTreeMap<String, (usize, usize)>) {
+    for (name, &(before, after)) in counts.iter().filter(|(name, _)| *name != "heap bytes") {
+        let allowed = if name == "frames" { before + SENT_FRAMES } else { before };
+        assert!(after <= allowed, "round {round} left {name}: {before} before, {after} after");
+    }
+}
+
+/// What was counted after each round, from [`SETTLED`] on: the heap must be the same to the byte, and frames no more
+/// than the card keeps. A frame that is lost in each round would be sixty.
+fn expect_no_growth(rounds: &[BTreeMap<String, (usize, usize)>]) {
+    for (name, allowed) in [("heap bytes", 0), ("pages", 0), ("frames", SENT_FRAMES)] {
+        let after: Vec<usize> = rounds[SETTLED..].iter().map(|counts| counts[name].1).collect();
+        let (least, most) = (after.iter().min().expect("rounds"), after.iter().max().expect("rounds"));
+        assert!(most - least <= allowed, "{name} after each round: {after:?}");
+    }
+}
+
+#[test]
+fn both_modules_come_and_go() {
+    let mut node = Setup::of("modules_come").boot().ready();
+    let listed = node.run("lsmod");
+    for name in ["netblk", "hv"] {
+        assert!(listed.contains(&format!("`insmod {name}` loads it")), "{listed}");
+        assert!(node.run(&format!("insmod {name}")).contains(&format!("{name} is loaded")));
+        assert!(node.run("help").lines().any(|line| line.trim_start().starts_with(&format!("{name} "))));
+        assert!(node.run(&format!("insmod {name}")).contains("loaded already"));
+    }
+    let listed = node.run("lsmod");
+    assert_eq!(listed.lines().filter(|line| line.contains("KiB at 0xffffffff")).count(), 2, "{listed}");
+    assert!(node.run("hv list").contains("no guest is described"));
+    assert!(node.run("hv").contains("usage: hv list | start GUEST"));
+    assert!(node.run("netblk list").contains("nothing is served"));
+    assert!(node.run("netblk start nvme9n9 10809").contains("nvme9n9"));
+    // In the opposite order: between a module's two counts, others shall be as they were.
+    for name in ["hv", "netblk"] {
+        expect_nothing_left(0, &counts(&node.run(&format!("rmmod {name}"))));
+        assert!(node.run(&format!("{name} list")).contains(&format!("`insmod {name}` loads it")));
+    }
+}
+
+#[test]
+fn tab_completes_the_names_of_modules_and_their_commands() {
+    let mut node = Setup::of("modules_tab").boot().ready();
+    node.expect_prompt();
+    node.press(b"insmod net\t\r");
+    node.expect("netblk is loaded");
+    node.expect_prompt();
+    node.press(b"netblk li\t\r");
+    node.expect("nothing is served");
+    node.expect_prompt();
+    node.press(b"rmmod n\t\r");
+    node.expect("nothing of it is left");
+}
+
+#[test]
+fn a_module_that_serves_stays() {
+    let mut node = Setup::of("modules_busy").configured(SERVED).boot().ready().with_address();
+    let mut client = Client::new(node.host_port(Protocol::Udp, 10809));
+    let before = client.read(0, 1024);
+    let refused = node.run("rmmod netblk");
+    assert!(refused.contains("it serves on port 10809") && refused.contains("netblk stop all"), "{refused}");
+    assert_eq!(client.read(0, 1024), before);
+    node.run("netblk stop all");
+    expect_nothing_left(0, &counts(&node.run("rmmod netblk")));
+}
+
+#[test]
+fn a_module_whose_guest_runs_stays() {
+    let mut node = Setup::of("modules_guest")
+        .cpus(2)
+        .configured(GUEST)
+        .with_file("tiny.bin", tiny_guest())
+        .boot()
+        .ready();
+    start_tiny(&mut node);
+    let refused = node.run("rmmod hv");
+    assert!(refused.contains("there are guests: tiny") && refused.contains("hv stop tiny"), "{refused}");
+    assert!(node.run("hv list").contains("running"));
+    node.run("hv stop tiny");
+    expect_nothing_left(0, &counts(&node.run("rmmod hv")));
+}
+
+fn start_tiny(node: &mut Node) {
+    node.run("hv start tiny");
+    node.wait_for("the guest", Duration::from_secs(30), |announcement| {
+        matches!(announcement, Announcement::GuestStarted { guest: "tiny", .. }).then_some(())
+    });
+}
+
+#[test]
+fn a_hundred_rounds_of_netblk_leave_nothing() {
+    let mut node = Setup::of("modules_netblk").configured(SERVED).boot().ready().with_address();
+    let mut client = Client::new(node.host_port(Protocol::Udp, 10809));
+    let mut all = Vec::new();
+    for round in 0..ROUNDS {
+        // The first time it is there since boot.
+        if round > 0 {
+            let answer = node.run("insmod netblk");
+            assert!(answer.contains("netblk is loaded"), "round {round}: {answer}");
+        }
+        let offset = round as u64 * 1024;
+        let data: Vec<u8> = (0..1024).map(|place| (round * 7 + place) as u8).collect();
+        client.write(offset, &data);
+        assert_eq!(client.read(offset, 1024), data, "round {round}");
+        node.run("netblk stop all");
+        let counts = counts(&node.run("rmmod netblk"));
+        expect_nothing_left(round, &counts);
+        all.push(counts);
+    }
+    expect_no_growth(&all);
+}
+
+#[test]
+fn a_hundred_rounds_of_hv_leave_nothing() {
+    let mut node =
+        Setup::of("modules_hv").cpus(2).configured(GUEST).with_file("tiny.bin", tiny_guest()).boot().ready();
+    node.run("rmmod hv");
+    let mut all = Vec::new();
+    for round in 0..ROUNDS {
+        let answer = node.run("insmod hv");
+        assert!(answer.contains("hv is loaded"), "round {round}: {answer}");
+        start_tiny(&mut node);
+        node.run("hv stop tiny");
+        let counts = counts(&node.run("rmmod hv"));
+        expect_nothing_left(round, &counts);
+        all.push(counts);
+    }
+    expect_no_growth(&all);
+}
+
+/// The module as it was built.
+fn netblk_file() -> Vec<u8> {
+    workspace::enter_root().expect("the workspace");
+    let built = kernel::build().expect("the kernel and its modules");
+    let (_, path) = built.modules.iter().find(|(name, _)| name == "netblk").expect("the module");
+    workspace::read_bytes(path).expect("the module's file")
+}
+
+/// Where its note lies.
+fn note_of(file: &[u8]) -> usize {
+    let beginning = &Note::bytes(&[0; 32])[..16];
+    file.windows(beginning.len()).position(|window| window == beginning).expect("the note")
+}
+
+/// Makes the digest right again: what a liar would do.
+fn sealed(mut file: Vec<u8>) -> Vec<u8> {
+    let at = note_of(&file) + Note::DIGEST_OFFSET;
+    let digest = Note::digest(&file, at).expect("a digest");
+    file[at..at + digest.len()].copy_from_slice(&digest);
+    file
+}
+
+/// The place of the first relocation of the code: `sh_offset` of the section of type RELA whose target is section 1.
+fn first_relocation(file: &[u8]) -> usize {
+    let u64_at = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes"));
+    let u32_at = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("4 bytes"));
+    let table = u64_at(40) as usize;
+    let sections = usize::from(u16::from_le_bytes([file[60], file[61]]));
+    let section = (0..sections)
+        .map(|number| table + number * 64)
+        .find(|&at| u32_at(at + 4) == 4 && u32_at(at + 44) == 1)
+        .expect("relocations of the code");
+    u64_at(section + 24) as usize
+}
+
+#[test]
+fn what_is_no_module_of_this_kernel_does_not_come() {
+    let good = netblk_file();
+    let mut other_kernel = good.clone();
+    other_kernel[note_of(&good) + 16] ^= 1;
+    let mut flipped = good.clone();
+    flipped[first_relocation(&good)] ^= 0x10;
+    let mut far_away = good.clone();
+    // The place to relocate: its highest byte.
+    far_away[first_relocation(&good) + 7] ^= 0x40;
+    let mut strange = good.clone();
+    // The kind: R_X86_64_TPOFF64.
+    strange[first_relocation(&good) + 8] = 18;
+    let mut unexported = good.clone();
+    let name = b"memcpy\0";
+    let at = good.windows(name.len()).position(|window| window == name).expect("an import");
+    unexported[at..at + 6].copy_from_slice(b"system");
+    let mut node = Setup::of("modules_refused")
+        .with_module("other", sealed(other_kernel))
+        .with_module("cut", good[..good.len() * 3 / 4].to_vec())
+        .with_module("flipped", flipped)
+        .with_module("far", sealed(far_away))
+        .with_module("strange", sealed(strange))
+        .with_module("unexported", sealed(unexported))
+        .with_module("text", b"This is not a module.".to_vec())
+        .with_module("empty", Vec::new())
+        .boot()
+        .ready();
+    for (name, reason) in [
+        ("other", "it was built against the kernel"),
+        ("cut", "it is cut off"),
+        ("flipped", "it is damaged"),
+        ("far", "outside its section"),
+        ("strange", "is of kind 18"),
+        ("unexported", "it wants system, which this kernel does not export"),
+        ("text", "it is no module"),
+        ("empty", "it is no module"),
+    ] {
+        let answer = node.run(&format!("insmod {name}"));
+        assert!(answer.contains(reason), "{name}:\n{answer}");
+        assert!(!node.run("lsmod").lines().any(|line| line.starts_with(name) && line.contains("KiB")));
+    }
+    // And the node is as it was.
+    assert!(node.run("insmod netblk").contains("netblk is loaded"));
+    expect_nothing_left(0, &counts(&node.run("rmmod netblk")));
+}
