@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use xtask::archive::{self, Source};
 use xtask::node::{Folder, Running, any_forward};
-use xtask::qemu::{Boot, DiskFault, Firmware, Lifetime, Machine, Protocol, Uplink};
+use xtask::qemu::{
+    Boot, DiskEvent, DiskFault, DiskModel, Firmware, Lifetime, Machine, MoreDisk, Protocol, Uplink,
+};
 use xtask::{disk, guest, image, kernel, workspace};
 
 use crate::node::Node;
@@ -29,8 +31,6 @@ pub struct Setup {
     /// Files of the boot archive beside those that `nos.toml` names and `xtask` makes.
     files: Vec<(String, Vec<u8>)>,
     without_files: bool,
-    /// Modules of the boot archive beside the node's own, or instead of them.
-    modules: Vec<(String, Vec<u8>)>,
     cpus: u32,
     memory_mib: u64,
     loader: Loader,
@@ -38,7 +38,9 @@ pub struct Setup {
     disk_bytes: Option<u64>,
     disk_file: Option<(PathBuf, &'static str)>,
     disk_read_only: bool,
+    disk_model: DiskModel,
     sector_bytes: u32,
+    more_disks: Vec<(DiskModel, u32, u64)>,
     faults: Vec<DiskFault>,
     frames: bool,
     vhost: Option<vhost::Offer>,
@@ -54,7 +56,6 @@ impl Setup {
             configuration: Vec::new(),
             files: Vec::new(),
             without_files: false,
-            modules: Vec::new(),
             cpus: 2,
             memory_mib: 512,
             loader: Loader::Pvh,
@@ -62,7 +63,9 @@ impl Setup {
             disk_bytes: Some(64 << 20),
             disk_file: None,
             disk_read_only: false,
+            disk_model: DiskModel::Nvme,
             sector_bytes: 512,
+            more_disks: Vec::new(),
             faults: Vec::new(),
             frames: false,
             vhost: None,
@@ -89,20 +92,14 @@ impl Setup {
 
     /// The repository's own `nos.toml`: guests alpha and beta, the disk, the forward.
     pub fn configured_as_shipped(self) -> Setup {
-        let text =
-            workspace::read_bytes(&workspace::root().join("nos.toml")).expect("the default configuration");
+        let text = workspace::read_bytes(&workspace::root().join("nos.toml"))
+            .expect("the default configuration");
         self.configured(text)
     }
 
     /// A file for the boot archive, as a guest's kernel.
     pub fn with_file(mut self, name: &str, content: Vec<u8>) -> Setup {
         self.files.push((name.to_owned(), content));
-        self
-    }
-
-    /// A module for the boot archive, as `modules/NAME.ko`.
-    pub fn with_module(mut self, name: &str, content: Vec<u8>) -> Setup {
-        self.modules.push((name.to_owned(), content));
         self
     }
 
@@ -144,15 +141,45 @@ impl Setup {
         self
     }
 
-    /// The disk fails every read that touches this sector.
-    pub fn failing_to_read(mut self, sector: u64) -> Setup {
-        self.faults.push(DiskFault { on_write: false, sector });
+    /// The machine does not let the node write to the disk.
+    pub fn disk_read_only(mut self) -> Setup {
+        self.disk_read_only = true;
         self
     }
 
-    /// The disk fails every write that touches this sector.
-    pub fn failing_to_write(mut self, sector: u64) -> Setup {
-        self.faults.push(DiskFault { on_write: true, sector });
+    /// What the disk is; an NVMe namespace without a word.
+    pub fn disk_model(mut self, model: DiskModel) -> Setup {
+        self.disk_model = model;
+        self
+    }
+
+    /// An empty disk beside the others.
+    pub fn one_more_disk(mut self, model: DiskModel, sector_bytes: u32, bytes: u64) -> Setup {
+        self.more_disks.push((model, sector_bytes, bytes));
+        self
+    }
+
+    /// The disk fails every read that touches this sector of 512 bytes.
+    pub fn failing_to_read(self, sector: u64) -> Setup {
+        self.with_fault(DiskFault {
+            event: DiskEvent::Read,
+            sector: Some(sector),
+            once: false,
+        })
+    }
+
+    /// The disk fails every write that touches this sector of 512 bytes.
+    pub fn failing_to_write(self, sector: u64) -> Setup {
+        self.with_fault(DiskFault {
+            event: DiskEvent::Write,
+            sector: Some(sector),
+            once: false,
+        })
+    }
+
+    /// The disk has this fault too.
+    pub fn with_fault(mut self, fault: DiskFault) -> Setup {
+        self.faults.push(fault);
         self
     }
 
@@ -183,7 +210,8 @@ impl Setup {
     /// Boots it. The node may not be ready when this returns; it has been started.
     pub fn boot(self) -> Node {
         let name = self.name.clone();
-        self.try_boot().unwrap_or_else(|error| panic!("{name}: the node could not be started: {error:#}"))
+        self.try_boot()
+            .unwrap_or_else(|error| panic!("{name}: the node could not be started: {error:#}"))
     }
 
     fn try_boot(self) -> Result<Node> {
@@ -191,13 +219,7 @@ impl Setup {
         let folder = workspace::target().join("stories").join(&self.name);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-        let mut kernel = kernel::build()?;
-        for (name, content) in &self.modules {
-            let file = folder.join(format!("{name}.ko"));
-            workspace::write_if_changed(&file, content)?;
-            kernel.modules.retain(|(other, _)| other != name);
-            kernel.modules.push((name.clone(), file));
-        }
+        let kernel = kernel::build()?;
         for (name, content) in &self.files {
             workspace::write_if_changed(&folder.join(name), content)?;
         }
@@ -217,7 +239,14 @@ impl Setup {
                 let iso = folder.join("nos.iso");
                 image::build(&kernel.elf, &archive, &iso)?;
                 let by_bios = self.loader == Loader::GrubByBios;
-                Boot::Iso { image: iso, firmware: if by_bios { Firmware::SeaBios } else { Firmware::Ovmf } }
+                Boot::Iso {
+                    image: iso,
+                    firmware: if by_bios {
+                        Firmware::SeaBios
+                    } else {
+                        Firmware::Ovmf
+                    },
+                }
             }
         };
         let mut machine = Machine::new(&self.name, folder.clone(), boot);
@@ -227,7 +256,17 @@ impl Setup {
         machine.mtu = self.mtu;
         machine.disk_faults = self.faults;
         machine.disk_read_only = self.disk_read_only;
+        machine.disk_model = self.disk_model;
         machine.sector_bytes = self.sector_bytes;
+        for (number, (model, sector_bytes, bytes)) in self.more_disks.into_iter().enumerate() {
+            let image = folder.join(format!("disk{}.img", number + 1));
+            disk::ensure_image(&image, bytes)?;
+            machine.more_disks.push(MoreDisk {
+                model,
+                sector_bytes,
+                image,
+            });
+        }
         if let Some((path, format)) = self.disk_file {
             machine.disk = Some(path);
             machine.disk_format = format;
@@ -244,7 +283,10 @@ impl Setup {
             machine.uplink = Uplink::Vhost { socket };
             Some(crate::frames::Wire::open(&remote, local)?)
         } else if self.frames {
-            machine.uplink = Uplink::Frames { local: local.clone(), remote: remote.clone() };
+            machine.uplink = Uplink::Frames {
+                local: local.clone(),
+                remote: remote.clone(),
+            };
             Some(crate::frames::Wire::open(&remote, local)?)
         } else {
             let mut forwards = Vec::new();
@@ -258,8 +300,14 @@ impl Setup {
             None
         };
         let disk = machine.disk.clone().unwrap_or_default();
-        let running =
-            Running::start(&machine, Folder { name: self.name, path: folder }, Lifetime::OfThisThread)?;
+        let running = Running::start(
+            &machine,
+            Folder {
+                name: self.name,
+                path: folder,
+            },
+            Lifetime::OfThisThread,
+        )?;
         Ok(Node::new(running, machine.uplink, wire, card, disk))
     }
 }

@@ -1,4 +1,4 @@
-//! The node's disk: a file that QEMU shows it as an NVMe namespace.
+//! The node's disks: files that QEMU shows it as NVMe namespaces or virtio block devices.
 
 use std::fs::{self, File};
 use std::path::Path;

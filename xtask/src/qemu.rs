@@ -72,11 +72,90 @@ pub enum Firmware {
     Ovmf,
 }
 
-/// A fault that the disk has: commands that touch the sector fail.
+/// The model of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum DiskModel {
+    Nvme,
+    Virtio,
+}
+
+/// A disk beside the first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MoreDisk {
+    pub model: DiskModel,
+    pub sector_bytes: u32,
+    pub image: PathBuf,
+}
+
+impl std::str::FromStr for MoreDisk {
+    type Err = String;
+
+    /// `MODEL:SECTOR_BYTES:FILE`.
+    fn from_str(text: &str) -> Result<MoreDisk, String> {
+        let usage = || "expected MODEL:SECTOR_BYTES:FILE, such as virtio:4096:spare.img".to_owned();
+        let mut parts = text.splitn(3, ':');
+        let (Some(model), Some(sector), Some(file)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(usage());
+        };
+        let model = match model {
+            "nvme" => DiskModel::Nvme,
+            "virtio" => DiskModel::Virtio,
+            _ => return Err(usage()),
+        };
+        let sector_bytes = parse_sector_bytes(sector)?;
+        if file.is_empty() {
+            return Err(usage());
+        }
+        Ok(MoreDisk { model, sector_bytes, image: file.into() })
+    }
+}
+
+/// The sector sizes that the node's drivers have.
+pub fn parse_sector_bytes(text: &str) -> Result<u32, String> {
+    match text {
+        "512" => Ok(512),
+        "4096" => Ok(4096),
+        _ => Err("sectors have 512 or 4096 bytes".to_owned()),
+    }
+}
+
+/// What a disk is doing when a fault comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskEvent {
+    Read,
+    Write,
+    Flush,
+}
+
+/// A fault that the first disk has: such a command fails.
 #[derive(Debug, Clone, Copy)]
 pub struct DiskFault {
-    pub on_write: bool,
-    pub sector: u64,
+    pub event: DiskEvent,
+    /// Commands that touch it; None: any.
+    pub sector: Option<u64>,
+    /// The first time only.
+    pub once: bool,
+}
+
+impl DiskFault {
+    /// The options of QEMU's blkdebug (docs/devel/testing/blkdebug.rst in its tree). A rule begins to hold with its event,
+    /// which comes before the first such command.
+    fn options(&self, number: usize) -> String {
+        let (event, kind) = match self.event {
+            DiskEvent::Read => ("read_aio", "read"),
+            DiskEvent::Write => ("write_aio", "write"),
+            DiskEvent::Flush => ("flush_to_disk", "flush"),
+        };
+        let rule = format!("file.inject-error.{number}");
+        let mut options = format!(",{rule}.event={event},{rule}.iotype={kind},{rule}.errno=5");
+        if let Some(sector) = self.sector {
+            options.push_str(&format!(",{rule}.sector={sector}"));
+        }
+        if self.once {
+            options.push_str(&format!(",{rule}.once=on"));
+        }
+        options
+    }
 }
 
 /// A machine, as it is to be started.
@@ -96,7 +175,10 @@ pub struct Machine {
     pub disk_format: &'static str,
     pub disk_faults: Vec<DiskFault>,
     pub disk_read_only: bool,
+    pub disk_model: DiskModel,
     pub sector_bytes: u32,
+    /// Disks beside that one, empty or not, without faults.
+    pub more_disks: Vec<MoreDisk>,
     pub nic: Nic,
     /// What a virtio card says that its link carries behind an Ethernet header; None: it does not say.
     pub mtu: Option<u16>,
@@ -126,7 +208,9 @@ impl Machine {
             disk_format: "raw",
             disk_faults: Vec::new(),
             disk_read_only: false,
+            disk_model: DiskModel::Nvme,
             sector_bytes: 512,
+            more_disks: Vec::new(),
             nic: Nic::Virtio,
             mtu: None,
             uplink: Uplink::User { forwards: Vec::new() },
@@ -228,6 +312,7 @@ impl Machine {
         if let Some(disk) = &self.disk {
             self.disk_arguments(disk, &mut arguments)?;
         }
+        self.more_disk_arguments(&mut arguments)?;
         self.network_arguments(&mut arguments)?;
         Ok(arguments.words)
     }
@@ -241,20 +326,39 @@ impl Machine {
         );
         drive.push_str(&format!(",file.image.driver=file,file.image.filename={}", escape(disk)?));
         for (number, fault) in self.disk_faults.iter().enumerate() {
-            let event = if fault.on_write { "write_aio" } else { "read_aio" };
-            drive.push_str(&format!(
-                ",file.inject-error.{number}.event={event},file.inject-error.{number}.errno=5,file.inject-error.{number}.sector={}",
-                fault.sector
-            ));
+            drive.push_str(&fault.options(number));
         }
         // The faults' error is for the guest, not for a stop of the machine.
         arguments.option("-drive", drive);
-        let sector = self.sector_bytes;
-        arguments.option(
-            "-device",
-            format!("nvme,id=nvme0,serial=nos-{},drive=disk0,logical_block_size={sector},physical_block_size={sector}", self.name),
-        );
+        arguments.option("-device", self.disk_device(0, self.disk_model, self.sector_bytes));
         Ok(())
+    }
+
+    fn more_disk_arguments(&self, arguments: &mut Arguments) -> Result<()> {
+        for (number, disk) in (1..).zip(&self.more_disks) {
+            let file = escape(&disk.image)?;
+            arguments
+                .option("-drive", format!("if=none,id=disk{number},format=raw,discard=unmap,file={file}"))
+                .option("-device", self.disk_device(number, disk.model, disk.sector_bytes));
+        }
+        Ok(())
+    }
+
+    fn disk_device(&self, number: usize, model: DiskModel, sector: u32) -> String {
+        let model = match model {
+            DiskModel::Nvme => format!("nvme,id=nvme{number}"),
+            // The firmware need not look at it: nothing is booted from there.
+            DiskModel::Virtio => format!("virtio-blk-pci,id=virtio{number}"),
+        };
+        let serial = match number {
+            0 => format!("nos-{}", self.name),
+            _ => format!("nos-{}-{number}", self.name),
+        };
+        // The longest that a virtio device has room for.
+        let serial: String = serial.chars().take(20).collect();
+        format!(
+            "{model},serial={serial},drive=disk{number},logical_block_size={sector},physical_block_size={sector}"
+        )
     }
 
     fn network_arguments(&self, arguments: &mut Arguments) -> Result<()> {
@@ -387,12 +491,42 @@ mod tests {
     fn forwards_and_faults_reach_the_command_line() {
         let mut machine = machine();
         machine.disk = Some("a,b".into());
-        machine.disk_faults = vec![DiskFault { on_write: false, sector: 7 }];
+        machine.disk_faults = vec![DiskFault { event: DiskEvent::Read, sector: Some(7), once: true }];
         let forward = HostForward { protocol: Protocol::Udp, host_port: 1, node_port: 2 };
         machine.uplink = Uplink::User { forwards: vec![forward] };
         let words = machine.arguments().unwrap().join(" ");
         assert!(words.contains("file.image.filename=a,,b"), "{words}");
         assert!(words.contains("file.inject-error.0.event=read_aio"), "{words}");
+        assert!(words.contains("file.inject-error.0.sector=7,file.inject-error.0.once=on"), "{words}");
         assert!(words.contains("user,id=uplink,hostfwd=udp:127.0.0.1:1-:2"), "{words}");
+    }
+
+    #[test]
+    fn disks_of_any_model_stand_side_by_side() {
+        let mut machine = machine();
+        machine.disk = Some("first".into());
+        machine.disk_model = DiskModel::Virtio;
+        machine.more_disks = vec!["nvme:4096:second".parse().unwrap()];
+        let words = machine.arguments().unwrap().join(" ");
+        assert!(
+            words.contains("virtio-blk-pci,id=virtio0,serial=nos-x,drive=disk0,logical_block_size=512"),
+            "{words}"
+        );
+        assert!(
+            words.contains("nvme,id=nvme1,serial=nos-x-1,drive=disk1,logical_block_size=4096"),
+            "{words}"
+        );
+    }
+
+    #[test]
+    fn a_disk_is_described_or_refused() {
+        let disk: MoreDisk = "virtio:512:a:b.img".parse().unwrap();
+        assert_eq!(
+            (disk.model, disk.sector_bytes, disk.image.to_str()),
+            (DiskModel::Virtio, 512, Some("a:b.img"))
+        );
+        for wrong in ["", "a.img", "virtio:a.img", "virtio:1024:a.img", "floppy:512:a.img", "nvme:512:"] {
+            assert!(wrong.parse::<MoreDisk>().is_err(), "{wrong}");
+        }
     }
 }

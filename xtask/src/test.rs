@@ -59,7 +59,6 @@ const SUITES: &[Suite] = &[
     Suite { name: "arch", what: "the machine layer, in a kernel of its own", kind: Kind::Stories },
     Suite { name: "hvarch", what: "the world switch, in a kernel of its own", kind: Kind::Stories },
     Suite { name: "boot", what: "the node boots: CPUs, loaders, shell, power", kind: Kind::Stories },
-    Suite { name: "modules", what: "modules that come, go, and leave nothing", kind: Kind::Stories },
     Suite { name: "netblk", what: "the disk over UDP", kind: Kind::Stories },
     Suite {
         name: "sessions",
@@ -74,6 +73,11 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "power",
         what: "what was promised to be on the disk is there after a power cut",
+        kind: Kind::Stories,
+    },
+    Suite {
+        name: "disks",
+        what: "disks: NVMe and virtio-blk, partitions, and what fails or hangs",
         kind: Kind::Stories,
     },
     Suite {

@@ -17,7 +17,7 @@ use crate::node::{
 };
 use crate::node::{free_forward, qemu_log};
 use crate::progress::Step;
-use crate::qemu::{self, Accelerator, Boot, Lifetime, Machine, Nic, Protocol, Uplink};
+use crate::qemu::{self, Accelerator, Boot, DiskModel, Lifetime, Machine, MoreDisk, Nic, Protocol, Uplink};
 use crate::requirements;
 use crate::terminal::{self, ControlC, Ended};
 use crate::workspace;
@@ -31,6 +31,15 @@ pub struct Options {
     /// The disk's image; made if it is not there [default: target/nos/disk.img]
     #[arg(long, value_name = "FILE")]
     pub disk: Option<PathBuf>,
+    /// The model of that disk
+    #[arg(long, value_enum, default_value_t = DiskModel::Nvme)]
+    pub disk_model: DiskModel,
+    /// Bytes of its sectors: 512 or 4096
+    #[arg(long, value_name = "BYTES", default_value = "512", value_parser = qemu::parse_sector_bytes)]
+    pub sector_bytes: u32,
+    /// A disk more; made if it is not there. MODEL is nvme or virtio. May be given several times
+    #[arg(long, value_name = "MODEL:SECTOR_BYTES:FILE")]
+    pub more_disk: Vec<MoreDisk>,
     /// The model of the network card
     #[arg(long, value_enum, default_value_t = Nic::Virtio)]
     pub nic: Nic,
@@ -60,6 +69,9 @@ impl Options {
         Options {
             headless: true,
             disk: None,
+            disk_model: DiskModel::Nvme,
+            sector_bytes: 512,
+            more_disk: Vec::new(),
             nic: Nic::Virtio,
             mtu: None,
             smp: 4,
@@ -150,6 +162,12 @@ pub fn boot(options: &Options, folder: &Folder) -> Result<(Running, Endpoints)> 
     machine.nic = options.nic;
     machine.mtu = options.mtu;
     machine.disk = Some(disk);
+    machine.disk_model = options.disk_model;
+    machine.sector_bytes = options.sector_bytes;
+    for more in &options.more_disk {
+        disk::ensure_image(&more.image, disk::DEFAULT_BYTES)?;
+    }
+    machine.more_disks = options.more_disk.clone();
     let lifetime = if options.headless { Lifetime::Own } else { Lifetime::OfThisThread };
 
     let step = Step::begin("boot the node");
