@@ -31,6 +31,8 @@ pub struct Setup {
     /// Files of the boot archive beside those that `nos.toml` names and `xtask` makes.
     files: Vec<(String, Vec<u8>)>,
     without_files: bool,
+    /// Modules of the boot archive beside the node's own, or instead of them.
+    modules: Vec<(String, Vec<u8>)>,
     cpus: u32,
     memory_mib: u64,
     loader: Loader,
@@ -56,6 +58,7 @@ impl Setup {
             configuration: Vec::new(),
             files: Vec::new(),
             without_files: false,
+            modules: Vec::new(),
             cpus: 2,
             memory_mib: 512,
             loader: Loader::Pvh,
@@ -92,14 +95,20 @@ impl Setup {
 
     /// The repository's own `nos.toml`: guests alpha and beta, the disk, the forward.
     pub fn configured_as_shipped(self) -> Setup {
-        let text = workspace::read_bytes(&workspace::root().join("nos.toml"))
-            .expect("the default configuration");
+        let text =
+            workspace::read_bytes(&workspace::root().join("nos.toml")).expect("the default configuration");
         self.configured(text)
     }
 
     /// A file for the boot archive, as a guest's kernel.
     pub fn with_file(mut self, name: &str, content: Vec<u8>) -> Setup {
         self.files.push((name.to_owned(), content));
+        self
+    }
+
+    /// A module for the boot archive, as `modules/NAME.ko`.
+    pub fn with_module(mut self, name: &str, content: Vec<u8>) -> Setup {
+        self.modules.push((name.to_owned(), content));
         self
     }
 
@@ -161,20 +170,12 @@ impl Setup {
 
     /// The disk fails every read that touches this sector of 512 bytes.
     pub fn failing_to_read(self, sector: u64) -> Setup {
-        self.with_fault(DiskFault {
-            event: DiskEvent::Read,
-            sector: Some(sector),
-            once: false,
-        })
+        self.with_fault(DiskFault { event: DiskEvent::Read, sector: Some(sector), once: false })
     }
 
     /// The disk fails every write that touches this sector of 512 bytes.
     pub fn failing_to_write(self, sector: u64) -> Setup {
-        self.with_fault(DiskFault {
-            event: DiskEvent::Write,
-            sector: Some(sector),
-            once: false,
-        })
+        self.with_fault(DiskFault { event: DiskEvent::Write, sector: Some(sector), once: false })
     }
 
     /// The disk has this fault too.
@@ -210,8 +211,7 @@ impl Setup {
     /// Boots it. The node may not be ready when this returns; it has been started.
     pub fn boot(self) -> Node {
         let name = self.name.clone();
-        self.try_boot()
-            .unwrap_or_else(|error| panic!("{name}: the node could not be started: {error:#}"))
+        self.try_boot().unwrap_or_else(|error| panic!("{name}: the node could not be started: {error:#}"))
     }
 
     fn try_boot(self) -> Result<Node> {
@@ -219,7 +219,13 @@ impl Setup {
         let folder = workspace::target().join("stories").join(&self.name);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-        let kernel = kernel::build()?;
+        let mut kernel = kernel::build()?;
+        for (name, content) in &self.modules {
+            let file = folder.join(format!("{name}.ko"));
+            workspace::write_if_changed(&file, content)?;
+            kernel.modules.retain(|(other, _)| other != name);
+            kernel.modules.push((name.clone(), file));
+        }
         for (name, content) in &self.files {
             workspace::write_if_changed(&folder.join(name), content)?;
         }
@@ -239,14 +245,7 @@ impl Setup {
                 let iso = folder.join("nos.iso");
                 image::build(&kernel.elf, &archive, &iso)?;
                 let by_bios = self.loader == Loader::GrubByBios;
-                Boot::Iso {
-                    image: iso,
-                    firmware: if by_bios {
-                        Firmware::SeaBios
-                    } else {
-                        Firmware::Ovmf
-                    },
-                }
+                Boot::Iso { image: iso, firmware: if by_bios { Firmware::SeaBios } else { Firmware::Ovmf } }
             }
         };
         let mut machine = Machine::new(&self.name, folder.clone(), boot);
@@ -261,11 +260,7 @@ impl Setup {
         for (number, (model, sector_bytes, bytes)) in self.more_disks.into_iter().enumerate() {
             let image = folder.join(format!("disk{}.img", number + 1));
             disk::ensure_image(&image, bytes)?;
-            machine.more_disks.push(MoreDisk {
-                model,
-                sector_bytes,
-                image,
-            });
+            machine.more_disks.push(MoreDisk { model, sector_bytes, image });
         }
         if let Some((path, format)) = self.disk_file {
             machine.disk = Some(path);
@@ -283,10 +278,7 @@ impl Setup {
             machine.uplink = Uplink::Vhost { socket };
             Some(crate::frames::Wire::open(&remote, local)?)
         } else if self.frames {
-            machine.uplink = Uplink::Frames {
-                local: local.clone(),
-                remote: remote.clone(),
-            };
+            machine.uplink = Uplink::Frames { local: local.clone(), remote: remote.clone() };
             Some(crate::frames::Wire::open(&remote, local)?)
         } else {
             let mut forwards = Vec::new();
@@ -300,14 +292,8 @@ impl Setup {
             None
         };
         let disk = machine.disk.clone().unwrap_or_default();
-        let running = Running::start(
-            &machine,
-            Folder {
-                name: self.name,
-                path: folder,
-            },
-            Lifetime::OfThisThread,
-        )?;
+        let running =
+            Running::start(&machine, Folder { name: self.name, path: folder }, Lifetime::OfThisThread)?;
         Ok(Node::new(running, machine.uplink, wire, card, disk))
     }
 }

@@ -59,6 +59,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "arch", what: "the machine layer, in a kernel of its own", kind: Kind::Stories },
     Suite { name: "hvarch", what: "the world switch, in a kernel of its own", kind: Kind::Stories },
     Suite { name: "boot", what: "the node boots: CPUs, loaders, shell, power", kind: Kind::Stories },
+    Suite { name: "modules", what: "modules that come, go, and leave nothing", kind: Kind::Stories },
     Suite { name: "netblk", what: "the disk over UDP", kind: Kind::Stories },
     Suite {
         name: "sessions",
