@@ -23,7 +23,7 @@ struct Arguments {
 enum Command {
     /// Ask a service for random places of its disk, and print what that gave as JSON
     Run {
-        /// netblk://HOST:PORT, echo://HOST:PORT, nbd://HOST:PORT/EXPORT or nvme-tcp://HOST:PORT/SUBSYSTEM
+        /// netblk://HOST:PORT (netblk2:// for version 2), echo://HOST:PORT, nbd://HOST:PORT/EXPORT or nvme-tcp://HOST:PORT/SUBSYSTEM
         target: Target,
         /// Writes destroy what the disk holds
         #[arg(long, value_enum, default_value_t = Operation::Read)]

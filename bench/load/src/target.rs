@@ -1,4 +1,4 @@
-//! What is measured, as an address: `netblk://HOST:PORT`, `echo://HOST:PORT`, `nbd://HOST:PORT/EXPORT`,
+//! What is measured, as an address: `netblk://HOST:PORT` (version 1), `netblk2://HOST:PORT`, `echo://HOST:PORT`, `nbd://HOST:PORT/EXPORT`,
 //! `nvme-tcp://HOST:PORT/SUBSYSTEM`.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 
 use crate::echo::Echo;
 use crate::nbd::Nbd;
-use crate::netblk::Netblk;
+use crate::netblk::{Netblk, Version};
 use crate::nvme_tcp::NvmeTcp;
 use crate::plan::Plan;
 use crate::run::Protocol;
@@ -23,7 +23,7 @@ pub struct Target {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Service {
-    Netblk,
+    Netblk(Version),
     Echo,
     Nbd,
     NvmeTcp,
@@ -33,7 +33,7 @@ impl Target {
     /// Connects, ready for the loop.
     pub fn connect(&self, plan: &Plan) -> Result<Box<dyn Protocol>> {
         Ok(match self.service {
-            Service::Netblk => Box::new(Netblk::connect(self.address, plan)?),
+            Service::Netblk(version) => Box::new(Netblk::connect(self.address, version, plan)?),
             Service::Echo => Box::new(Echo::connect(self.address, plan)?),
             Service::Nbd => Box::new(Nbd::connect(self.address, &self.name, plan)?),
             Service::NvmeTcp => Box::new(NvmeTcp::connect(self.address, &self.name, plan)?),
@@ -47,11 +47,14 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self> {
         let (scheme, rest) = text.split_once("://").context("expected SERVICE://HOST:PORT")?;
         let service = match scheme {
-            "netblk" => Service::Netblk,
+            "netblk" => Service::Netblk(Version::One),
+            "netblk2" => Service::Netblk(Version::Two),
             "echo" => Service::Echo,
             "nbd" => Service::Nbd,
             "nvme-tcp" => Service::NvmeTcp,
-            other => return Err(anyhow!("no service {other}; there are netblk, echo, nbd, nvme-tcp")),
+            other => {
+                return Err(anyhow!("no service {other}; there are netblk, netblk2, echo, nbd, nvme-tcp"));
+            }
         };
         let (address, name) = rest.split_once('/').unwrap_or((rest, ""));
         let addresses = address.to_socket_addrs().with_context(|| format!("finding {address}"))?;

@@ -24,7 +24,8 @@ use crate::toolchain::{TARGET, Toolchain};
 use crate::workspace;
 
 /// Every module: its name, and the package whose library begins it.
-pub const MODULES: [(&str, &str); 2] = [("netblk", "netblk-module"), ("hv", "hv-module")];
+pub const MODULES: [(&str, &str); 3] =
+    [("netblk", "netblk-module"), ("hv", "hv-module"), ("floor", "floor-module")];
 
 /// The package that everything shared belongs to.
 const KERNEL: &str = "kernel";

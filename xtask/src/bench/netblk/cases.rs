@@ -60,7 +60,10 @@ impl Case {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Service {
+    /// Version 1 of the protocol.
     Netblk,
+    /// Version 2: in a session, with a tag on every datagram.
+    Netblk2,
     NodeEcho,
     NodeDisk,
     NbdServer,
@@ -74,6 +77,7 @@ impl Service {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Netblk => "netblk",
+            Self::Netblk2 => "netblk, version 2",
             Self::NodeEcho => "node: UDP echo",
             Self::NodeDisk => "node: local disk",
             Self::NbdServer => "nbd-server",
@@ -85,7 +89,7 @@ impl Service {
     }
 
     pub const fn on_node(self) -> bool {
-        matches!(self, Self::Netblk | Self::NodeEcho | Self::NodeDisk)
+        matches!(self, Self::Netblk | Self::Netblk2 | Self::NodeEcho | Self::NodeDisk)
     }
 
     /// What is measured with a card. The peers other than nbd-server, and the disks, are the same whatever the card is;
@@ -94,6 +98,7 @@ impl Service {
         match nic {
             Nic::Virtio => &[
                 Self::Netblk,
+                Self::Netblk2,
                 Self::NbdServer,
                 Self::QemuNbd,
                 Self::Nvmet,
@@ -102,7 +107,7 @@ impl Service {
                 Self::NodeDisk,
                 Self::LinuxDisk,
             ],
-            Nic::Igb => &[Self::Netblk, Self::NbdServer, Self::NodeEcho, Self::LinuxEcho],
+            Nic::Igb => &[Self::Netblk, Self::Netblk2, Self::NbdServer, Self::NodeEcho, Self::LinuxEcho],
         }
     }
 }
@@ -115,6 +120,6 @@ pub struct Timing {
 }
 
 impl Timing {
-    pub const FULL: Self = Self { seconds: 1.0, warm_up: 0.3 };
+    pub const FULL: Self = Self { seconds: 0.9, warm_up: 0.25 };
     pub const QUICK: Self = Self { seconds: 0.4, warm_up: 0.2 };
 }

@@ -15,6 +15,8 @@ const FLOOR_SHARE: f64 = 0.8;
 /// One case's goals.
 #[derive(Debug, Clone, Copy)]
 pub struct Verdict {
+    /// Which version of netblk.
+    pub service: Service,
     pub case: Case,
     /// netblk's requests a second in nbd-server's, and how many times are wanted.
     pub times: f64,
@@ -23,6 +25,9 @@ pub struct Verdict {
     pub p99_share: f64,
     /// netblk's requests a second as a part of what the node allows, if that was measured.
     pub floor_share: Option<f64>,
+    /// The same of what it would allow if a request did its echo and its transfer one after the other and nothing else:
+    /// no goal, but with one request under way it is what there is to be had.
+    pub sequence_share: Option<f64>,
 }
 
 impl Verdict {
@@ -41,28 +46,35 @@ impl Verdict {
 
 /// Every case that has what its goals need.
 pub fn verdicts(results: &Results, nic: Nic) -> Vec<Verdict> {
-    Case::all().filter_map(|case| verdict(results, nic, case)).collect()
+    let services = [Service::Netblk, Service::Netblk2];
+    let all = services.into_iter().flat_map(|service| Case::all().map(move |case| (service, case)));
+    all.filter_map(|(service, case)| verdict(results, nic, service, case)).collect()
 }
 
-fn verdict(results: &Results, nic: Nic, case: Case) -> Option<Verdict> {
-    let netblk = results.cell(nic, Service::Netblk, case)?;
+fn verdict(results: &Results, nic: Nic, service: Service, case: Case) -> Option<Verdict> {
+    let netblk = results.cell(nic, service, case)?;
     let peer = results.cell(nic, Service::NbdServer, case)?;
+    let floors = floors(results, nic, case);
+    let share_of =
+        |of: fn(f64, f64) -> f64| floors.map(|(echo, disk)| netblk.per_second.median / of(echo, disk));
     let (_, times_wanted) = TIMES.into_iter().find(|(window, _)| *window == case.window)?;
     Some(Verdict {
+        service,
         case,
         times: netblk.per_second.median / peer.per_second.median,
         times_wanted,
         p99_share: netblk.p99_us / peer.p99_us,
-        floor_share: floor(results, nic, case).map(|floor| netblk.per_second.median / floor),
+        floor_share: share_of(f64::min),
+        sequence_share: share_of(|echo, disk| 1.0 / (1.0 / echo + 1.0 / disk)),
     })
 }
 
-/// What this node allows: its echo with this card, or its disk, whichever is lower. The disk does not depend on the
-/// card, so it may have been measured with another.
-fn floor(results: &Results, nic: Nic, case: Case) -> Option<f64> {
+/// What this node allows: its echo with this card, and its disk. The disk does not depend on the card, so it may have
+/// been measured with another.
+fn floors(results: &Results, nic: Nic, case: Case) -> Option<(f64, f64)> {
     let echo = results.cell(nic, Service::NodeEcho, case)?;
     let disk = results.nics().into_iter().find_map(|nic| results.cell(nic, Service::NodeDisk, case))?;
-    Some(echo.per_second.median.min(disk.per_second.median))
+    Some((echo.per_second.median, disk.per_second.median))
 }
 
 #[cfg(test)]
@@ -79,6 +91,9 @@ mod tests {
             assert_eq!(verdict.is_fast(), !is_slow, "{verdict:?}");
             assert_eq!(verdict.is_even(), !is_slow, "{verdict:?}");
             assert_eq!(verdict.is_near_the_floor(), Some(!is_slow), "{verdict:?}");
+            // An echo of 1/11 ms and a transfer of 1/20 ms are 31/220 ms.
+            let sequence_share = if is_slow { 0.28 } else { 1.41 };
+            assert!((verdict.sequence_share.unwrap() - sequence_share).abs() < 0.01, "{verdict:?}");
         }
     }
 

@@ -141,8 +141,9 @@ fn take(
     let figures: Figures = match service {
         Service::NodeDisk => node.disk(case, timing)?,
         Service::LinuxDisk => linux.disk(case, timing)?,
-        Service::Netblk => {
-            let target = format!("netblk://{}", node.link.reach(Protocol::Udp, node::NETBLK_PORT));
+        Service::Netblk | Service::Netblk2 => {
+            let scheme = if service == Service::Netblk { "netblk" } else { "netblk2" };
+            let target = format!("{scheme}://{}", node.link.reach(Protocol::Udp, node::NETBLK_PORT));
             generator.measure(&target, case, timing, seed)?
         }
         Service::NodeEcho => {

@@ -81,6 +81,7 @@ impl Node {
 
     /// Loads the floors and starts the echo; whether this node has them.
     fn start_echo(&mut self) -> Result<bool> {
+        self.command("insmod floor")?;
         let answer = self.command(&format!("floor echo {ECHO_PORT}"))?;
         Ok(answer.iter().any(|line| line.starts_with("floor: echo")))
     }

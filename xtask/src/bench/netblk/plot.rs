@@ -26,6 +26,7 @@ pub fn all(results: &Results) -> Result<Vec<(String, String)>> {
 const fn colour(service: Service) -> RGBColor {
     match service {
         Service::Netblk => RGBColor(31, 86, 160),
+        Service::Netblk2 => RGBColor(70, 135, 210),
         Service::NodeEcho => RGBColor(125, 170, 220),
         Service::NodeDisk => RGBColor(185, 212, 240),
         Service::NbdServer => RGBColor(190, 60, 40),
@@ -105,9 +106,9 @@ fn draw_chart(
         for (place, service) in services.iter().enumerate() {
             if let Some(cell) = results.cell(nic, *service, Case { pattern, window: *window }) {
                 let (height, range) = ((quantity.height)(&cell), (quantity.spread)(&cell));
-                // Three groups of at most eight.
+                // Three groups of at most nine.
                 let width = 0.8 / services.len() as f64;
-                let left = group as f64 + 0.1 + place as f64 * width;
+                let left = group as f64 - 0.4 + place as f64 * width;
                 bars.push(Bar { left, width, height, range, colour: colour(*service) });
             }
         }
@@ -119,22 +120,35 @@ fn draw_chart(
         .margin(8)
         .x_label_area_size(24)
         .y_label_area_size(56);
-    let groups = 0.0..WINDOWS.len() as f64;
+    // A group's bars lie around its number, where its name stands.
+    let groups = -0.5..WINDOWS.len() as f64 - 0.5;
     let window_name = |x: &f64| {
-        // The label stands at a whole number, the left end of its group.
-        let window = WINDOWS.get(*x as usize).filter(|_| x.fract() == 0.0);
+        let window = WINDOWS.get(*x as usize).filter(|_| *x >= 0.0 && x.fract() == 0.0);
         window.map_or(String::new(), |window| format!("window {window}"))
     };
+    let whole = |y: &f64| format!("{y:.0}");
     if quantity.is_logarithmic {
         let bottom = bars.iter().map(|bar| bar.height).fold(top, f64::min) / 2.0;
         let mut chart = builder.build_cartesian_2d(groups, (bottom..top).log_scale())?;
-        chart.configure_mesh().disable_x_mesh().x_labels(4).x_label_formatter(&window_name).draw()?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(4)
+            .x_label_formatter(&window_name)
+            .y_label_formatter(&whole)
+            .draw()?;
         for bar in &bars {
             chart.draw_series([bar.body(bottom)])?;
         }
     } else {
         let mut chart = builder.build_cartesian_2d(groups, 0.0..top)?;
-        chart.configure_mesh().disable_x_mesh().x_labels(4).x_label_formatter(&window_name).draw()?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(4)
+            .x_label_formatter(&window_name)
+            .y_label_formatter(&whole)
+            .draw()?;
         for bar in &bars {
             chart.draw_series([bar.body(0.0)])?;
             chart.draw_series(bar.spread())?;

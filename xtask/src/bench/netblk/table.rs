@@ -47,17 +47,22 @@ fn goals_of(results: &Results, nic: Nic, text: &mut String) {
     let verdicts = goals::verdicts(results, nic);
     let met = |is_met: bool| if is_met { "met" } else { "**missed**" };
     let _ = writeln!(text, "\n## {}: netblk and its goals\n", nic_label(nic));
-    let _ = writeln!(text, "| | window | times nbd-server | p99 / nbd-server's | of the node's floor |");
-    let _ = writeln!(text, "|---|---|---|---|---|");
+    let _ = writeln!(
+        text,
+        "| | | window | times nbd-server | p99 / nbd-server's | of the node's floor | of echo and disk in sequence |"
+    );
+    let _ = writeln!(text, "|---|---|---|---|---|---|---|");
     for verdict in &verdicts {
-        let Verdict { case, times, times_wanted, p99_share, floor_share } = verdict;
+        let Verdict { service, case, times, times_wanted, p99_share, floor_share, sequence_share } = verdict;
         let floor = match (floor_share, verdict.is_near_the_floor()) {
             (Some(share), Some(near)) => format!("{:.0} % of 80 %: {}", share * 100.0, met(near)),
             _ => "not measured".to_owned(),
         };
+        let sequence = sequence_share.map_or(String::new(), |share| format!("{:.0} %", share * 100.0));
         let _ = writeln!(
             text,
-            "| {} | {} | {times:.1} of {times_wanted:.0}: {} | {p99_share:.2} of 0.33: {} | {floor} |",
+            "| {} | {} | {} | {times:.1} of {times_wanted:.0}: {} | {p99_share:.2} of 0.33: {} | {floor} | {sequence} |",
+            service.label(),
             case.pattern.label(),
             case.window,
             met(verdict.is_fast()),
@@ -140,11 +145,11 @@ mod tests {
         let text = markdown(&made_up());
         assert!(
             text.contains(
-                "| random reads of 1 KiB | 1 | 10.0 of 3: met | 0.10 of 0.33: met | 91 % of 80 %: met |"
+                "| random reads of 1 KiB | 1 | 10.0 of 3: met | 0.10 of 0.33: met | 91 % of 80 %: met | 141 % |"
             ),
             "{text}"
         );
-        assert!(text.contains("| random reads of 4 KiB | 64 | 2.0 of 8: **missed** | 0.90 of 0.33: **missed** | 18 % of 80 %: **missed** |"), "{text}");
+        assert!(text.contains("| netblk | random reads of 4 KiB | 64 | 2.0 of 8: **missed** | 0.90 of 0.33: **missed** | 18 % of 80 %: **missed** | 28 % |"), "{text}");
         assert!(text.contains("| netblk | 10001 [10000-10002]; 50 / 100; 1.5 |"), "{text}");
         assert!(!text.contains("qemu-nbd"), "{text}");
     }

@@ -80,7 +80,11 @@ impl Linux {
             Service::QemuNbd => Some(format!("nbd://{}/{NBD_EXPORT}", reach(Protocol::Tcp, QEMU_NBD_PORT))),
             Service::Nvmet => Some(format!("nvme-tcp://{}/{SUBSYSTEM}", reach(Protocol::Tcp, NVMET_PORT))),
             Service::LinuxEcho => Some(format!("echo://{}", reach(Protocol::Udp, ECHO_PORT))),
-            Service::Netblk | Service::NodeEcho | Service::NodeDisk | Service::LinuxDisk => None,
+            Service::Netblk
+            | Service::Netblk2
+            | Service::NodeEcho
+            | Service::NodeDisk
+            | Service::LinuxDisk => None,
         }
     }
 
