@@ -72,6 +72,14 @@ pub const QEMU_IMG: Requirement = Requirement {
 };
 pub const DOSFSTOOLS: Requirement = same_everywhere(Program::File("/usr/sbin/mkfs.fat"), "dosfstools");
 pub const E2FSPROGS: Requirement = same_everywhere(Program::File("/usr/sbin/mkfs.ext4"), "e2fsprogs");
+/// nbdinfo and nbdcopy.
+pub const LIBNBD: Requirement = Requirement {
+    fedora: "libnbd",
+    arch: "libnbd",
+    brew: "libnbd",
+    ..same_everywhere(Program::OnPath("nbdcopy"), "libnbd-bin")
+};
+pub const FIO: Requirement = same_everywhere(Program::OnPath("fio"), "fio");
 
 const fn same_everywhere(program: Program, package: &'static str) -> Requirement {
     Requirement { program, debian: package, fedora: package, arch: package, brew: package }

@@ -150,7 +150,10 @@ impl Suite {
                 let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
                 Ok(Figures { passed: count(checks.len() - failed), failed: count(failed) })
             }
-            Kind::Host => nextest(metadata, &host_packages(metadata), |_| {}),
+            Kind::Host => {
+                requirements::ensure(HOST_REQUIREMENTS)?;
+                nextest(metadata, &host_packages(metadata), |_| {})
+            }
             Kind::Examples => examples(metadata),
             Kind::Loom => {
                 let packages = loom_packages(metadata);
@@ -174,6 +177,10 @@ impl Suite {
         }
     }
 }
+
+/// The programs that the NBD bridge is tried with (tools/netblk/tests/nbd.rs).
+const HOST_REQUIREMENTS: &[requirements::Requirement] =
+    &[requirements::QEMU_IMG, requirements::LIBNBD, requirements::FIO];
 
 const STORY_REQUIREMENTS: &[requirements::Requirement] = &[
     requirements::QEMU,

@@ -16,6 +16,7 @@ pub mod client;
 pub mod disk;
 pub mod engine;
 pub mod error;
+pub mod nbd;
 pub mod pacing;
 pub mod pattern;
 pub mod rtt;
