@@ -11,6 +11,9 @@ use std::process::Command;
 
 use nbd_support::{Bridge, Memory, READ, Raw, WRITE, pattern, run, scratch};
 use netblk::disk::Request;
+use netblk::nbd::{self, wire::Style};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 const MIB: usize = 1 << 20;
 const SIZE: usize = 16 * MIB;
@@ -222,4 +225,66 @@ fn the_end_waits_for_what_was_asked() {
     assert_eq!(raw.reply(WRITE, 0), (1, 0, Vec::new()));
     ending.join().unwrap();
     assert_eq!(memory.content()[..512], [4; 512]);
+}
+
+/// A connection on which everything has been said already.
+struct Said(std::io::Cursor<Vec<u8>>);
+
+impl Read for Said {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A message that begins as it must, with anything behind.
+fn nearly(magic: &'static [u8], numbers: std::ops::Range<u8>) -> impl Strategy<Value = Vec<u8>> {
+    (numbers, any::<u64>(), 0..SIZE as u64 / 256, 0_u32..64, vec(any::<u8>(), 0..64)).prop_map(
+        move |(number, cookie, place, length, data)| {
+            if magic.len() == 8 {
+                let length = (data.len() as u32).to_be_bytes();
+                return [magic, &[0, 0, 0, number], &length, &data].concat();
+            }
+            let (offset, length) = ((place * 256).to_be_bytes(), (length * 128).to_be_bytes());
+            [magic, &[0, 0, 0, number], &cookie.to_be_bytes(), &offset, &length, &data].concat()
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn any_conversation_comes_to_an_end(
+        flags in 0_u32..5,
+        options in vec(nearly(b"IHAVEOPT", 0..10), 0..6),
+        requests in vec(nearly(&[0x25, 0x60, 0x95, 0x13], 0..8), 0..8),
+        noise: Vec<u8>,
+    ) {
+        let memory = Memory::of(MIB, 512);
+        let export = memory.export();
+        let conversation = [&flags.to_be_bytes()[..], &options.concat(), &noise].concat();
+        let _ = nbd::negotiate(&mut Said(std::io::Cursor::new(conversation)), &export);
+        for style in [Style::Simple, Style::Structured] {
+            let conversation = [requests.concat(), noise.clone()].concat();
+            let _ = nbd::serve(&mut conversation.as_slice(), std::io::sink(), &export, style);
+        }
+        // What reached the disk is what a disk can do.
+        for request in memory.asked() {
+            if let Request::Read { offset, length }
+                | Request::Discard { offset, length }
+                | Request::WriteZeroes { offset, length, .. } = request
+            {
+                prop_assert!(length > 0 && length % 512 == 0 && offset % 512 == 0);
+                prop_assert!(offset + u64::from(length) <= MIB as u64);
+            }
+        }
+    }
 }

@@ -46,6 +46,10 @@ impl Memory {
         Self { read_only: false, discard: true, sector_bytes, inner }
     }
 
+    pub fn export(&self) -> Export {
+        Export { name: "disk".to_owned(), disk: Arc::new(self.clone()), read_only: false }
+    }
+
     pub fn content(&self) -> Vec<u8> {
         self.inner.state.lock().unwrap().bytes.clone()
     }
@@ -130,7 +134,7 @@ impl Bridge {
         let (stop, stopped) = UnixStream::pair().unwrap();
         let (ready, is_ready) = mpsc::channel();
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let export = Export { name: "disk".to_owned(), disk: Arc::new(memory.clone()), read_only: false };
+        let export = memory.export();
         let (listen, log) = (Listen::Unix(path.clone()), lines.clone());
         let thread = std::thread::spawn(move || {
             let ready = move |_: &Listen| ready.send(()).unwrap();
