@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use announce::Announcement;
 use modfile::Note;
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use stories::netblk::Client;
 use stories::program::Program;
 use stories::{Node, Setup};
@@ -214,6 +215,32 @@ fn first_relocation(file: &[u8]) -> usize {
         .find(|&at| u32_at(at + 4) == 4 && u32_at(at + 44) == 1)
         .expect("relocations of the code");
     u64_at(section + 24) as usize
+}
+
+/// Where a function's code lies in the file.
+fn code_of(file: &[u8], function: &str) -> usize {
+    let parsed = object::File::parse(file).expect("an object");
+    let symbol = parsed.symbols().find(|symbol| symbol.name() == Ok(function)).expect("the function");
+    let code = parsed.section_by_name(".text").and_then(|section| section.file_range()).expect("the code");
+    usize::try_from(code.0 + symbol.address()).expect("a place in the file")
+}
+
+#[test]
+fn a_panic_in_a_module_names_its_functions() {
+    let mut file = netblk_file();
+    // UD2, an instruction that is none.
+    let at = code_of(&file, "netblk_server::service::stop_all");
+    file[at..at + 2].copy_from_slice(&[0x0f, 0x0b]);
+    let mut node = Setup::of("modules_panic").with_module("netblk", sealed(file)).boot().ready();
+    assert!(node.run("insmod netblk").contains("netblk is loaded"));
+    node.press(b"netblk stop all\r");
+    let story = node.expect("nos: panic on CPU 0 in task init");
+    assert!(story.contains("invalid opcode"), "{story}");
+    node.expect("[netblk] netblk_server::service::stop_all+0x0");
+    // Whoever called it, by a return address into the module, and the kernel below.
+    node.expect("[netblk] ");
+    node.expect(" kernel::shell::run");
+    node.expect("nos: stopped by a panic");
 }
 
 #[test]

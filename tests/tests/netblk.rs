@@ -238,6 +238,7 @@ fn a_service_is_started_by_hand_with_its_options() {
         .configured("[[forward]]\nport = 1\nguest = \"nobody\"\nguest_port = 1\n")
         .boot();
     node.wait_until_ready();
+    node.run("insmod netblk");
     node.run("netblk start nvme0n1 10809 ro poll=1000 cpu=1");
     let listed = node.run("netblk list");
     assert!(listed.contains("nvme0n1") && listed.contains("10809") && listed.contains("ro"), "{listed}");

@@ -23,7 +23,10 @@ const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "l
 
 /// The options that both kinds take: code at the top of the address space, at a fixed address, with frame pointers
 /// for the backtrace of a panic.
-const RUSTFLAGS: &str = "-Crelocation-model=static -Ccode-model=kernel -Cforce-frame-pointers=yes";
+///
+/// SHA-256 is the portable one: the others' vector instructions are none that this target has.
+const RUSTFLAGS: &str = "-Crelocation-model=static -Ccode-model=kernel -Cforce-frame-pointers=yes \
+                         --cfg sha2_backend=\"soft\"";
 
 /// A compiler that can build the kernel.
 #[derive(Debug, Clone)]
