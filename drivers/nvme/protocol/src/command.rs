@@ -178,7 +178,7 @@ impl Command {
         self.dwords[10] = first_sector as u32;
         self.dwords[11] = (first_sector >> 32) as u32;
         let force = if force_unit_access { FORCE_UNIT_ACCESS } else { 0 };
-        self.dwords[12] = sectors - 1 | force;
+        self.dwords[12] = (sectors - 1) | force;
         self
     }
 
