@@ -31,14 +31,15 @@ use kcore::softirq::{self, Softirq};
 use kcore::sync::{Once, SpinLock};
 use kcore::task::{self, Placement, Priority, SpawnError};
 use kcore::time::now_ns;
-use virtio_driver::pci::{NO_VECTOR, RegionError};
+use virtio_driver::pci::NO_VECTOR;
 use virtio_driver::{
     Access, Features, MAX_RESTARTS, MissingFeature, PacketQueue, QueueLayout, QueueSize, Restarts, net,
     status,
 };
+use virtio_pci::{QueueMemory, RegisterError};
 
 use crate::counters::{Counters, add};
-use crate::memory::{CardPacket, FrameQueue, QueueMemory};
+use crate::memory::{CardPacket, FrameQueue};
 use crate::receive::{self, Batch, ReceiveSide};
 use crate::registers::Registers;
 use crate::transmit::{self, TransmitSide};
@@ -72,7 +73,7 @@ const fn frames_per_packet(mtu: u16) -> usize {
 #[derive(Debug)]
 pub enum StartError {
     Pci(PciError),
-    Regions(RegionError),
+    Registers(RegisterError),
     Feature(MissingFeature),
     /// The card refused the features it had offered.
     FeaturesRefused,
@@ -80,8 +81,6 @@ pub enum StartError {
     ResetTimedOut,
     /// The card has no such queue, or one too short for the packets of its link.
     NoQueue(u16),
-    /// The card cannot connect a queue with an interrupt.
-    NoVector,
     Interrupt(IrqError),
     Memory(OutOfMemory),
     /// The pool has not one frame to receive into.
@@ -95,12 +94,11 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::Pci(error) => error.fmt(f),
-            StartError::Regions(error) => error.fmt(f),
+            StartError::Registers(error) => error.fmt(f),
             StartError::Feature(error) => error.fmt(f),
             StartError::FeaturesRefused => f.write_str("the card refused the features it had offered"),
             StartError::ResetTimedOut => f.write_str("the card does not finish its reset"),
             StartError::NoQueue(queue) => write!(f, "the card has no usable queue {queue}"),
-            StartError::NoVector => f.write_str("the card cannot connect its queues with an interrupt"),
             StartError::Interrupt(error) => error.fmt(f),
             StartError::Memory(error) => error.fmt(f),
             StartError::NoFrames => f.write_str("the frame pool is empty"),
@@ -124,7 +122,7 @@ macro_rules! wrapped {
 
 wrapped! {
     Pci(PciError),
-    Regions(RegionError),
+    Registers(RegisterError),
     Feature(MissingFeature),
     Interrupt(IrqError),
     Memory(OutOfMemory),
@@ -446,7 +444,7 @@ impl VirtioNet {
                 return Err(StartError::NoQueue(number));
             }
             let base = queue.memory().0.phys().as_u64();
-            self.registers.enable_queue(number, queue.layout(), base, QUEUE_VECTOR)
+            Ok(self.registers.enable_queue(number, queue.layout(), base, QUEUE_VECTOR)?)
         };
         receive.doorbell = enable(net::RECEIVE_QUEUE, &receive.queue)?;
         transmit.doorbell = enable(net::TRANSMIT_QUEUE, &transmit.queue)?;

@@ -1,8 +1,8 @@
-//! Queue memory in a DMA buffer.
+//! What the queues carry: frames of the pool.
 
-use kcore::dma::DmaBuffer;
 use kcore::frame::DeviceFrame;
-use virtio_driver::{PacketMemory, PacketQueue, RingMemory, Segment};
+use virtio_driver::{PacketMemory, PacketQueue, Segment};
+use virtio_pci::QueueMemory;
 
 /// A queue whose packets are pool frames.
 pub(crate) type FrameQueue = PacketQueue<QueueMemory, CardPacket>;
@@ -19,38 +19,5 @@ impl PacketMemory for CardPacket {
 
     fn behind_count(&self) -> usize {
         self.0.piece_count() - 1
-    }
-}
-
-/// The memory of one queue, shared with the card for good.
-pub(crate) struct QueueMemory(pub DmaBuffer);
-
-impl RingMemory for QueueMemory {
-    fn read_u32(&self, offset: usize) -> u32 {
-        self.0.read_u32(offset)
-    }
-
-    fn write_u16(&self, offset: usize, value: u16) {
-        self.0.write_u16(offset, value);
-    }
-
-    fn write_u32(&self, offset: usize, value: u32) {
-        self.0.write_u32(offset, value);
-    }
-
-    fn write_u64(&self, offset: usize, value: u64) {
-        self.0.write_u64(offset, value);
-    }
-
-    fn load_acquire_u16(&self, offset: usize) -> u16 {
-        self.0.load_acquire_u16(offset)
-    }
-
-    fn store_release_u16(&self, offset: usize, value: u16) {
-        self.0.store_release_u16(offset, value);
-    }
-
-    fn device_address(&self, offset: usize) -> u64 {
-        self.0.phys().as_u64() + offset as u64
     }
 }
