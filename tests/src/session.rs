@@ -10,7 +10,10 @@ use netblk_proto::v2::{
 };
 
 /// Long enough for any answer that comes at all.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// After so long a request without an answer is sent again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What came of an exchange: the parts of a [`Reply`] that stories look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,11 +202,20 @@ impl Session {
         }
     }
 
-    /// Sends a request and waits for its first reply.
+    /// Sends a request and waits for its first reply; asks again while there is none, as a client does: a host that
+    /// is busy loses datagrams.
     pub fn ask(&mut self, op: Op, offset: u64, length: u32, data: &[u8]) -> Said {
         let header = self.request(op, offset, length);
-        self.send_request(&header, data);
-        self.reply_to(&header)
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            self.send_request(&header, data);
+            while let Some(said) = self.receive(AGAIN) {
+                if said.cookie == header.cookie {
+                    return said;
+                }
+            }
+        }
+        panic!("no reply to {header:x?}");
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8]) {
@@ -213,14 +225,22 @@ impl Session {
 
     pub fn read(&mut self, offset: u64, length: u32) -> Vec<u8> {
         let header = self.request(Op::Read, offset, length);
-        self.send_request(&header, &[]);
         let mut data = vec![None; length as usize];
+        let deadline = Instant::now() + PATIENCE;
         while data.iter().any(Option::is_none) {
-            let said = self.reply_to(&header);
-            assert!(said.status == Status::Ok && said.authentic, "reading at {offset}: {said:x?}");
-            let start = (said.offset - offset) as usize;
-            for (place, byte) in said.data.into_iter().enumerate() {
-                data[start + place] = Some(byte);
+            assert!(Instant::now() < deadline, "no whole answer to {header:x?}");
+            self.send_request(&header, &[]);
+            while data.iter().any(Option::is_none)
+                && let Some(said) = self.receive(AGAIN)
+            {
+                if said.cookie != header.cookie {
+                    continue;
+                }
+                assert!(said.status == Status::Ok && said.authentic, "reading at {offset}: {said:x?}");
+                let start = (said.offset - offset) as usize;
+                for (place, byte) in said.data.into_iter().enumerate() {
+                    data[start + place] = Some(byte);
+                }
             }
         }
         data.into_iter().flatten().collect()

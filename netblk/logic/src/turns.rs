@@ -34,6 +34,9 @@ pub const LEAST_DEPTH: u32 = 8;
 /// After so many requests of others a client is no longer about.
 pub const MEMORY: u64 = 1024;
 
+/// After so many requests those that are about are counted again.
+const COUNT_EVERY: u64 = 256;
+
 /// No slot: the end of a queue.
 const NONE: u16 = u16::MAX;
 
@@ -76,9 +79,10 @@ pub struct Turns {
     queued: usize,
     any_blocked: bool,
     handed_over: u64,
-    /// Clients that are about, as of the last count.
-    about: u32,
-    counted_at: u64,
+    /// What each client may have under way, as of the last count of those that are about.
+    depth: u32,
+    /// When they are counted again.
+    count_at: u64,
 }
 
 impl Turns {
@@ -95,8 +99,8 @@ impl Turns {
             queued: 0,
             any_blocked: false,
             handed_over: 0,
-            about: 0,
-            counted_at: 0,
+            depth: ROOM,
+            count_at: 0,
         }
     }
 
@@ -126,32 +130,35 @@ impl Turns {
     /// Takes the request whose turn it is, if one may start. It counts as under way.
     pub fn take(&mut self) -> Option<Queued> {
         // Once more than there are: the first may have had part of its turn before.
-        for _ in 0..=self.waiting {
-            if self.waiting == 0 {
-                break;
-            }
+        let mut looks = self.waiting;
+        while self.waiting > 0 {
             let client = self.circle[self.first];
-            let queue = self.queues[usize::from(client)];
-            let (next, datagrams) = self.links[usize::from(queue.head)];
-            let datagrams = u32::from(datagrams);
-            if queue.blocked || queue.under_way + datagrams > self.depth(client) || datagrams > self.left {
+            let queue = &mut self.queues[usize::from(client)];
+            let slot = queue.head;
+            let (next, datagrams) = self.links[usize::from(slot)];
+            let worth = u32::from(datagrams);
+            if queue.blocked || queue.under_way + worth > self.depth || worth > self.left {
+                if looks == 0 {
+                    return None;
+                }
+                looks -= 1;
                 self.rotate();
                 continue;
             }
-            self.left -= datagrams;
-            self.handed_over += 1;
-            let handed_over = self.handed_over;
-            let queue = &mut self.queues[usize::from(client)];
-            let slot = u32::from(queue.head);
             queue.head = next;
-            queue.under_way += datagrams;
-            queue.last = handed_over;
+            queue.under_way += worth;
+            self.left -= worth;
             self.queued -= 1;
+            self.handed_over += 1;
+            queue.last = self.handed_over;
             if next == NONE {
                 queue.tail = NONE;
                 self.leave_circle();
             }
-            return Some(Queued { client, slot, datagrams });
+            if self.handed_over >= self.count_at {
+                self.count();
+            }
+            return Some(Queued { client, slot: u32::from(slot), datagrams: worth });
         }
         None
     }
@@ -204,30 +211,28 @@ impl Turns {
         })
     }
 
-    /// How much of a client's may be under way.
-    fn depth(&mut self, client: Client) -> u32 {
-        // Who is about changes slowly; a count every so often is good enough, and one for whoever has
-        // not been counted.
-        if self.counted_at == 0 || self.handed_over - self.counted_at >= 64 || self.is_new(client) {
-            let now = self.handed_over;
-            self.about = 0;
-            for queue in &self.queues {
-                let recent = queue.last > 0 && now - queue.last < MEMORY;
-                self.about += u32::from(recent || queue.waits || queue.under_way > 0);
-            }
-            self.counted_at = now.max(1);
-        }
-        if self.about <= 1 { ROOM } else { (SHARED_DEPTH / self.about).max(LEAST_DEPTH) }
-    }
-
-    fn is_new(&self, client: Client) -> bool {
-        self.queues[usize::from(client)].last == 0
+    /// Counts who is about, and so how much of a client's may be under way. Who is about changes slowly:
+    /// now and then is enough, and when someone comes who was not.
+    fn count(&mut self) {
+        let now = self.handed_over;
+        let is_about = |queue: &&Queue| {
+            queue.waits || queue.under_way > 0 || (queue.last > 0 && now - queue.last < MEMORY)
+        };
+        // As many as there are clients.
+        let about = self.queues.iter().filter(is_about).count() as u32;
+        self.depth = if about <= 1 { ROOM } else { (SHARED_DEPTH / about).max(LEAST_DEPTH) };
+        self.count_at = now + COUNT_EVERY;
     }
 
     fn join_circle(&mut self, client: Client) {
         self.circle[(self.first + self.waiting) % CLIENTS] = client;
         self.waiting += 1;
-        self.queues[usize::from(client)].waits = true;
+        let queue = &mut self.queues[usize::from(client)];
+        queue.waits = true;
+        let was_about = queue.under_way > 0 || (queue.last > 0 && self.handed_over - queue.last < MEMORY);
+        if !was_about {
+            self.count();
+        }
     }
 
     /// The first of the circle has nothing queued any more.

@@ -14,8 +14,8 @@ use kcore::frame::{FrameChain, NetFrame};
 use kcore::net::NetDevice;
 use kcore::sync::SpinLock;
 use netblk_logic::{
-    Access, Client, DATA_START, IDLE_NS, MOST_SESSIONS, Session, SessionPlace, Sessions, V2_DATA_START,
-    write_headers,
+    Access, Client, DATA_START, IDLE_NS, MOST_SESSIONS, Queued, Session, SessionPlace, Sessions,
+    V2_DATA_START, write_headers,
 };
 use netblk_proto::{Limits, v2};
 use netwire::UdpHeaders;
@@ -24,7 +24,7 @@ use stack::Stack;
 
 use crate::counters::{Counters, Drop};
 use crate::neighbours::Neighbours;
-use crate::room::Room;
+use crate::room::{Room, Side};
 use crate::slot::{Cargo, End, Head, Job, Piece, SLOTS, Slot};
 
 /// A ring with room for every slot; on the heap, for it is a good part of a task's stack.
@@ -73,6 +73,13 @@ pub(crate) struct Instance {
     pub counters: Counters,
 }
 
+/// What travels through the ring of requests beside a slot's number, so that the worker need not look into the
+/// slot to know whose turn it is.
+const CLIENT_SHIFT: u32 = 16;
+const WORTH_SHIFT: u32 = 24;
+
+const _: () = assert!(SLOTS.is_power_of_two() && SLOTS <= 1 << CLIENT_SHIFT);
+
 /// Why no push to these rings is refused: see the crate `rings`, "When `push` cannot fail".
 const ROOM_FOR_ALL: &str = "a ring with one consumer has room for every slot";
 
@@ -107,14 +114,21 @@ impl Instance {
     /// free. Receive softirq only.
     pub fn queue(&self, job: Job, cargo: Cargo) -> Result<(), Cargo> {
         let Some(number) = self.free.pop() else { return Err(cargo) };
-        self.slot(number).put(job, cargo);
-        self.requests.push(number).expect(ROOM_FOR_ALL);
+        self.slot(number).fill(job, cargo);
+        let queued = number | u32::from(job.client) << CLIENT_SHIFT | u32::from(job.datagrams) << WORTH_SHIFT;
+        self.requests.push(queued).expect(ROOM_FOR_ALL);
         Ok(())
     }
 
     /// The next queued slot. Worker only.
-    pub fn next_request(&self) -> Option<u32> {
-        self.requests.pop()
+    pub fn next_request(&self) -> Option<Queued> {
+        let queued = self.requests.pop()?;
+        Some(Queued {
+            slot: queued % SLOTS as u32,
+            // Eight bits each.
+            client: (queued >> CLIENT_SHIFT) as u8,
+            datagrams: queued >> WORTH_SHIFT,
+        })
     }
 
     /// The next slot whose transfer ended. Worker only.
@@ -155,10 +169,10 @@ impl Instance {
     }
 
     /// A session ended: what is queued in it will not be carried out, and the pieces it held are free.
-    pub fn session_ends(&self, place: SessionPlace, session: &Session<Piece>) {
+    pub fn session_ends(&self, side: Side, place: SessionPlace, session: &Session<Piece>) {
         self.live[place].store(0, Release);
         let pieces = session.assemblies.pieces();
-        self.room.give(client_at(place), pieces as u32);
+        self.room.give(side, client_at(place), pieces as u32);
         (0..pieces).for_each(|_| self.counters.dropped(Drop::GivenUp));
     }
 
@@ -176,16 +190,17 @@ impl Instance {
     /// Ends the sessions that were silent for too long. Worker only.
     pub fn expire_sessions(&self, now_ns: u64) {
         let mut sessions = self.sessions.lock();
-        let next = sessions.expire(now_ns, &mut |place, session| self.session_ends(place, &session));
+        let next =
+            sessions.expire(now_ns, &mut |place, session| self.session_ends(Side::Worker, place, &session));
         // With the lock, so that no session begins in between.
         self.expiry_ns.store(next.unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Ends every session.
+    /// Ends every session. Worker only.
     pub fn end_sessions(&self) {
         let mut sessions = self.sessions.lock();
         for place in 0..MOST_SESSIONS {
-            sessions.end(place, &mut |place, session| self.session_ends(place, &session));
+            sessions.end(place, &mut |place, session| self.session_ends(Side::Worker, place, &session));
         }
     }
 

@@ -7,6 +7,7 @@ use kcore::frame::{FrameChain, NetFrame};
 use netblk_logic::{Client, Turns};
 
 use crate::instance::Instance;
+use crate::room::Side;
 use crate::slot::SLOTS;
 
 /// The replies of one worker.
@@ -61,6 +62,6 @@ impl Outbox {
 
 /// Some of a client's datagrams are with the card, or there will be no reply to them.
 pub(crate) fn settle(instance: &Instance, turns: &mut Turns, client: Client, datagrams: u8) {
-    instance.room.give(client, datagrams.into());
+    instance.room.give(Side::Worker, client, datagrams.into());
     turns.done(client, datagrams.into());
 }

@@ -21,6 +21,7 @@ use stack::{UdpHandler, UdpMeta};
 use crate::counters::Drop;
 use crate::instance::Instance;
 use crate::memory;
+use crate::room::Side;
 use crate::slot::{Cargo, Head, Job, MOST_FRAMES, Piece, ReadPiece, Ticket, Work};
 
 /// Where the protocol's version stands, in both.
@@ -182,7 +183,7 @@ impl Instance {
     /// As [`Instance::accept_write`], with its room taken.
     pub(crate) fn enqueue_write(&self, job: Job, cargo: Cargo) {
         if let Err(cargo) = self.queue(job, cargo) {
-            self.room.give(job.client, job.datagrams.into());
+            self.room.give(Side::Softirq, job.client, job.datagrams.into());
             self.turn_away(&job, cargo);
         }
     }
@@ -202,7 +203,7 @@ impl Instance {
             return self.turn_away(&job, cargo);
         }
         if let Err(cargo) = self.queue(job, cargo) {
-            self.room.give(job.client, 1);
+            self.room.give(Side::Softirq, job.client, 1);
             self.turn_away(&job, cargo);
         }
     }
@@ -214,7 +215,7 @@ impl Instance {
         }
         let queued = self.queue(job, cargo).is_ok();
         if !queued {
-            self.room.give(job.client, job.datagrams.into());
+            self.room.give(Side::Softirq, job.client, job.datagrams.into());
         }
         queued
     }

@@ -37,6 +37,11 @@ struct Service {
     card_stats: NetStats,
 }
 
+/// How long the end of a service waits for others to let go of it, and how often it looks: they have
+/// nothing left to do with it, so nobody would signal.
+const LAST_HOLDER_NS: u64 = 1_000_000_000;
+const HOLDER_LOOK_NS: u64 = 100_000;
+
 static SERVICES: Mutex<Vec<Service>> = Mutex::new(Vec::new());
 
 /// Why a service was not started.
@@ -330,6 +335,7 @@ impl Service {
         drop(self.binding);
         self.instance.stop();
         self.worker.join();
+        self.wait_for_last_holder();
         let left = self.leftovers.get().copied().unwrap_or_default();
         let report = StopReport {
             port: self.options.port.get(),
@@ -341,6 +347,19 @@ impl Service {
         };
         log::info!("netblk: {report}");
         report
+    }
+
+    /// Waits until nobody else holds the instance: a disk that has called a transfer's sink, or a card
+    /// that has called the port's handler, may have a share of it for a moment yet, and whoever unloads
+    /// this module takes the code away that such a share leads to.
+    fn wait_for_last_holder(&self) {
+        let deadline_ns = time::now_ns() + LAST_HOLDER_NS;
+        while Arc::strong_count(&self.instance) > 1 {
+            if time::now_ns() >= deadline_ns {
+                return log::error!("netblk: somebody still holds the service on {}", self.options.port);
+            }
+            task::sleep_ns(HOLDER_LOOK_NS);
+        }
     }
 
     fn info(&self) -> ServiceInfo {

@@ -19,6 +19,7 @@ use stack::UdpMeta;
 use crate::counters::Drop;
 use crate::instance::{Instance, client_at};
 use crate::receive::{Asker, cargo_of, spread};
+use crate::room::Side;
 use crate::slot::{Cargo, Head, Piece, Ticket, Work};
 
 /// What a look at a datagram led to.
@@ -165,8 +166,9 @@ impl Instance {
         let connected = {
             let mut sessions = self.sessions.lock();
             let secret = self.terms.access.secret();
-            let ended =
-                &mut |place, session: netblk_logic::Session<Piece>| self.session_ends(place, &session);
+            let ended = &mut |place, session: netblk_logic::Session<Piece>| {
+                self.session_ends(Side::Softirq, place, &session)
+            };
             let connected = sessions.connect(meta.source, &view, body, secret, now_ns, random, ended);
             connected.map(|connected| {
                 // A repeated CONNECT finds the session as it is.
@@ -201,9 +203,9 @@ impl Instance {
 
     fn close(&self, frame: NetFrame, asker: &Asker) {
         let Some(ticket) = asker.ticket else { return };
-        self.sessions
-            .lock()
-            .end(asker.client.into(), &mut |place, session| self.session_ends(place, &session));
+        self.sessions.lock().end(asker.client.into(), &mut |place, session| {
+            self.session_ends(Side::Softirq, place, &session)
+        });
         let reply = ReplyHeader::new(Op::Close, ticket.session, asker.cookie, 0, 0, Status::Ok);
         self.answer(frame, &asker.addresses, &Head::V2(reply, Some(ticket.key)), 0, &[]);
     }
@@ -256,22 +258,22 @@ impl Instance {
             }
             Some(Added::Kept { given_up }) => {
                 for _ in given_up.into_iter().flatten() {
-                    self.room.give(asker.client, 1);
+                    self.room.give(Side::Softirq, asker.client, 1);
                     self.counters.dropped(Drop::GivenUp);
                 }
             }
             Some(Added::Doubled(_)) => {
-                self.room.give(asker.client, 1);
+                self.room.give(Side::Softirq, asker.client, 1);
                 self.counters.dropped(Drop::DoubledPart);
             }
             Some(Added::Contradicts(piece)) => {
-                self.room.give(asker.client, 1);
+                self.room.give(Side::Softirq, asker.client, 1);
                 let job = asker.job(0, Work::Write(range, durability));
                 self.answer_job(piece.frame, &job, Status::BadRequest);
             }
             // The session ended since this datagram was judged.
             None => {
-                self.room.give(asker.client, 1);
+                self.room.give(Side::Softirq, asker.client, 1);
                 self.counters.dropped(Drop::Ended);
             }
         }

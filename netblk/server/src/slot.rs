@@ -208,30 +208,52 @@ pub(crate) struct End {
 /// See the module.
 pub(crate) struct Slot {
     /// The softirq's and the worker's, in turns.
-    content: SpinLock<Option<(Job, Cargo)>>,
+    content: SpinLock<Content>,
     /// The interrupt handler's and the worker's, in turns.
     end: IrqSpinLock<Option<End>>,
     with_disk: AtomicBool,
 }
 
+struct Content {
+    /// From the softirq's filling to the worker's emptying it stays where it is.
+    job: Option<Job>,
+    /// In the slot, in the worker's hands, or with the disk.
+    cargo: Cargo,
+}
+
 impl Slot {
     pub const fn new() -> Self {
-        Self { content: SpinLock::new(None), end: IrqSpinLock::new(None), with_disk: AtomicBool::new(false) }
+        Self {
+            content: SpinLock::new(Content { job: None, cargo: Cargo::None }),
+            end: IrqSpinLock::new(None),
+            with_disk: AtomicBool::new(false),
+        }
     }
 
-    /// Fills the slot, or puts back what the worker took out to look at.
-    pub fn put(&self, job: Job, cargo: Cargo) {
-        let old = self.content.lock().replace((job, cargo));
-        debug_assert!(old.is_none(), "a slot was filled twice");
+    /// Fills the slot.
+    pub fn fill(&self, job: Job, cargo: Cargo) {
+        let mut content = self.content.lock();
+        debug_assert!(content.job.is_none(), "a slot was filled twice");
+        *content = Content { job: Some(job), cargo };
     }
 
+    /// Its job, and its cargo to look at.
+    pub fn take_cargo(&self) -> Option<(Job, Cargo)> {
+        let mut content = self.content.lock();
+        let cargo = core::mem::replace(&mut content.cargo, Cargo::None);
+        content.job.map(|job| (job, cargo))
+    }
+
+    /// Puts its cargo back.
+    pub fn put_cargo(&self, cargo: Cargo) {
+        self.content.lock().cargo = cargo;
+    }
+
+    /// Empties it.
     pub fn take(&self) -> Option<(Job, Cargo)> {
-        self.content.lock().take()
-    }
-
-    /// Whose job is in it, and what it is worth.
-    pub fn owner(&self) -> Option<(Client, u32)> {
-        self.content.lock().as_ref().map(|(job, _)| (job.client, u32::from(job.datagrams)))
+        let mut content = self.content.lock();
+        let cargo = core::mem::replace(&mut content.cargo, Cargo::None);
+        content.job.take().map(|job| (job, cargo))
     }
 
     /// The disk is about to get the slot's transfer.
@@ -259,6 +281,10 @@ impl Slot {
 
     /// Whether it holds a frame or waits for one: what a stopped service must not leave behind.
     pub fn is_empty(&self) -> bool {
-        self.content.lock().is_none() && self.end.lock().is_none() && !self.with_disk.load(Acquire)
+        let content = self.content.lock();
+        content.job.is_none()
+            && matches!(content.cargo, Cargo::None)
+            && self.end.lock().is_none()
+            && !self.with_disk.load(Acquire)
     }
 }

@@ -198,12 +198,9 @@ impl Worker {
     /// while the card has a service's worth of replies to take.
     fn take_requests(&mut self) -> bool {
         let mut taken = false;
-        while let Some(number) = self.instance.next_request() {
-            // A slot in the request ring is filled.
-            if let Some((client, datagrams)) = self.instance.slot(number).owner() {
-                self.turns.push(Queued { client, slot: number, datagrams });
-                taken = true;
-            }
+        while let Some(request) = self.instance.next_request() {
+            self.turns.push(request);
+            taken = true;
         }
         if core::mem::take(&mut self.try_held) {
             self.all_held = false;
@@ -245,10 +242,12 @@ impl Worker {
     fn hand_over(&mut self, request: Queued) -> HandOver {
         let instance = self.instance.clone();
         let (slot, counters) = (instance.slot(request.slot), &instance.counters);
-        let Some((job, cargo)) = slot.take() else { return HandOver::Ended };
+        // A slot in the request ring is filled.
+        let Some((job, cargo)) = slot.take_cargo() else { return HandOver::Ended };
         if let Some(ticket) = job.ticket
             && !instance.is_live(ticket.session)
         {
+            slot.take();
             counters.dropped(Drop::Ended);
             settle(&instance, &mut self.turns, job.client, job.datagrams);
             return HandOver::Ended;
@@ -257,7 +256,7 @@ impl Worker {
             && !self.fence.enter(&range)
         {
             counters.held_overlap.one();
-            slot.put(job, cargo);
+            slot.put_cargo(cargo);
             return HandOver::Held;
         }
         let Loan { memory, kept } = match memory::lend(&instance, &job, cargo, &mut self.frames_left) {
@@ -265,7 +264,7 @@ impl Worker {
             Err(cargo) => {
                 counters.held_no_frame.one();
                 self.leave(&job);
-                slot.put(job, cargo);
+                slot.put_cargo(cargo);
                 return HandOver::AllHeld;
             }
         };
@@ -287,7 +286,7 @@ impl Worker {
             cookie: request.slot.into(),
         };
         // Before the disk has it, so that its interrupt finds the slot complete.
-        slot.put(job, kept);
+        slot.put_cargo(kept);
         slot.lend();
         match instance.disk.submit(io) {
             Ok(()) => HandOver::Submitted,
@@ -310,13 +309,13 @@ impl Worker {
         let Rejected { error, io } = rejected;
         let instance = self.instance.clone();
         let slot = instance.slot(number);
-        let Some((job, kept)) = slot.take() else { return HandOver::Ended };
+        let Some((job, kept)) = slot.take_cargo() else { return HandOver::Ended };
         self.leave(&job);
         let cargo = memory::reclaim(kept, io.memory);
         let status = match error {
             SubmitError::Busy => {
                 instance.counters.held_queue_full.one();
-                slot.put(job, cargo);
+                slot.put_cargo(cargo);
                 return HandOver::AllHeld;
             }
             SubmitError::ReadOnly => Status::ReadOnly,
@@ -326,6 +325,7 @@ impl Worker {
                 Status::IoError
             }
         };
+        slot.take();
         self.reply(&job, cargo, status);
         HandOver::Ended
     }
@@ -335,12 +335,11 @@ impl Worker {
         let mut leftovers = Leftovers { requests: 0, transfers: self.with_disk as u64 };
         let instance = self.instance.clone();
         let queued: alloc::vec::Vec<Queued> = self.turns.drain().collect();
-        let queued = queued.into_iter().map(|request| request.slot);
-        for number in queued.chain(core::iter::from_fn(|| instance.next_request())) {
-            if let Some((job, _)) = instance.slot(number).take() {
+        for Queued { slot, .. } in queued.into_iter().chain(core::iter::from_fn(|| instance.next_request())) {
+            if let Some((job, _)) = instance.slot(slot).take() {
                 settle(&instance, &mut self.turns, job.client, job.datagrams);
             }
-            instance.release(number);
+            instance.release(slot);
             leftovers.requests += 1;
         }
         loop {
