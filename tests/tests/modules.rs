@@ -228,15 +228,16 @@ fn code_of(file: &[u8], function: &str) -> usize {
 #[test]
 fn a_panic_in_a_module_names_its_functions() {
     let mut file = netblk_file();
-    // UD2, an instruction that is none.
-    let at = code_of(&file, "netblk_server::service::stop_all");
+    // UD2, an instruction that is none, behind the two that make the frame by which a caller is found.
+    let at = code_of(&file, "netblk_server::service::stop_all") + 4;
+    assert_eq!(file[at - 4..at], [0x55, 0x48, 0x89, 0xe5], "push rbp; mov rbp, rsp");
     file[at..at + 2].copy_from_slice(&[0x0f, 0x0b]);
     let mut node = Setup::of("modules_panic").with_module("netblk", sealed(file)).boot().ready();
     assert!(node.run("insmod netblk").contains("netblk is loaded"));
     node.press(b"netblk stop all\r");
     let story = node.expect("nos: panic on CPU 0 in task init");
     assert!(story.contains("invalid opcode"), "{story}");
-    node.expect("[netblk] netblk_server::service::stop_all+0x0");
+    node.expect("[netblk] netblk_server::service::stop_all+0x4");
     // Whoever called it, by a return address into the module, and the kernel below.
     node.expect("[netblk] ");
     node.expect(" kernel::shell::run");

@@ -6,9 +6,12 @@
 //! binding, a task that is joined), so that its end is the end of its fields.
 //!
 //! The code of a module must not go while anybody could still be in it. The order of an end is
-//! therefore: no instance runs ([`Module::busy`]), the module is dropped, everybody who was inside
-//! has left ([`crate::softirq::quiesce`] for softirqs and interrupt handlers, [`crate::task::join_all_in`]
-//! for tasks), and what is counted is compared with what was there before ([`crate::balance`]).
+//! therefore: no instance runs ([`Module::busy`]); the module is dropped; everybody who was inside has
+//! left (its tasks have ended, and [`softirq::quiesce`] has seen every softirq and interrupt handler
+//! end); nothing that can be called is the module's any more ([`Balance::of`]); its memory goes.
+//!
+//! A module's file comes from the boot archive. What `modfile` checks of it, and what it cannot, stands
+//! there; why a module is made as it is, in docs/decisions/0010-modules.md.
 
 mod image;
 

@@ -327,6 +327,19 @@ pub fn list() -> Vec<ServiceInfo> {
     SERVICES.lock().iter().map(Service::info).collect()
 }
 
+/// Waits until nobody else holds the instance of the service on `port`: a disk that has called a
+/// transfer's sink, or a card that has called the port's handler, may have a share of it for a moment
+/// yet, and whoever unloads this module takes the code away that such a share leads to.
+fn wait_for_last_holder(instance: &Arc<Instance>, port: u16) {
+    let deadline_ns = time::now_ns() + LAST_HOLDER_NS;
+    while Arc::strong_count(instance) > 1 {
+        if time::now_ns() >= deadline_ns {
+            return log::error!("netblk: somebody still holds the service on port {port}");
+        }
+        task::sleep_ns(HOLDER_LOOK_NS);
+    }
+}
+
 impl Service {
     /// First nothing more comes in, then the worker ends, and it ends only when the disk owes
     /// nothing. What the slots hold after that would be a leak.
@@ -335,7 +348,7 @@ impl Service {
         drop(self.binding);
         self.instance.stop();
         self.worker.join();
-        self.wait_for_last_holder();
+        wait_for_last_holder(&self.instance, self.options.port.get());
         let left = self.leftovers.get().copied().unwrap_or_default();
         let report = StopReport {
             port: self.options.port.get(),
@@ -347,19 +360,6 @@ impl Service {
         };
         log::info!("netblk: {report}");
         report
-    }
-
-    /// Waits until nobody else holds the instance: a disk that has called a transfer's sink, or a card
-    /// that has called the port's handler, may have a share of it for a moment yet, and whoever unloads
-    /// this module takes the code away that such a share leads to.
-    fn wait_for_last_holder(&self) {
-        let deadline_ns = time::now_ns() + LAST_HOLDER_NS;
-        while Arc::strong_count(&self.instance) > 1 {
-            if time::now_ns() >= deadline_ns {
-                return log::error!("netblk: somebody still holds the service on {}", self.options.port);
-            }
-            task::sleep_ns(HOLDER_LOOK_NS);
-        }
     }
 
     fn info(&self) -> ServiceInfo {

@@ -42,6 +42,10 @@ pub fn link(libraries: &[Vec<u8>], identity: &Identity) -> Result<Linked> {
     for library in libraries {
         objects.extend(object_file::of_library(library)?);
     }
+    link_objects(objects, identity)
+}
+
+fn link_objects(objects: Vec<ObjectFile>, identity: &Identity) -> Result<Linked> {
     let input = Input::new(objects);
     let live = input.live()?;
     let mut output = Output::new(identity);
@@ -317,4 +321,99 @@ fn seal(file: &mut [u8]) -> Result<()> {
     let digest = Note::digest(file, at).context("the note lies outside the module")?;
     file[at..at + digest.len()].copy_from_slice(&digest);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use modfile::{Exports, ModuleFile};
+
+    use super::super::exports;
+    use super::super::object_file::{Relocation, Section};
+    use super::*;
+
+    const IDENTITY: Identity = [3; 32];
+    const BASES: [u64; 3] = [0xffff_ffff_c000_0000, 0xffff_ffff_c001_0000, 0xffff_ffff_c002_0000];
+
+    fn section(kind: Kind, bytes: usize, relocations: Vec<Relocation>) -> Section {
+        let functions =
+            if kind == Kind::Code { vec![("some_function".to_owned(), 0, 8)] } else { Vec::new() };
+        Section { kind, data: vec![0x90; bytes], bytes: bytes as u64, align: 8, relocations, functions }
+    }
+
+    fn relocation(offset: u64, kind: elf::RelocationType, place: Place, addend: i64) -> Relocation {
+        Relocation { offset, kind: kind.0, place, addend }
+    }
+
+    fn named(name: &str) -> Place {
+        Place::Named(name.to_owned())
+    }
+
+    /// The entry calls a function of another object and one of the kernel, and loads an address by way of a table;
+    /// what nobody calls wants a name that the kernel must not need to have.
+    fn objects() -> Vec<ObjectFile> {
+        let mut entry = section(
+            Kind::Code,
+            32,
+            vec![
+                relocation(4, elf::R_X86_64_PLT32, named("helper"), -4),
+                relocation(12, elf::R_X86_64_PLT32, named("memcpy"), -4),
+                relocation(20, elf::R_X86_64_GOTPCREL, named("THE_LOG"), -4),
+                relocation(24, elf::R_X86_64_32S, Place::Here { section: 1, offset: 0 }, 2),
+            ],
+        );
+        entry.functions = vec![(ENTRY_NAME.to_owned(), 0, 32)];
+        let constants = section(Kind::Constants, 16, Vec::new());
+        let unused = section(Kind::Code, 8, vec![relocation(0, elf::R_X86_64_PLT32, named("unwanted"), -4)]);
+        let first = ObjectFile {
+            sections: vec![entry, constants, unused],
+            globals: vec![(ENTRY_NAME.to_owned(), 0, 0), ("nobody_calls_it".to_owned(), 2, 0)],
+        };
+        let helper = section(Kind::Code, 8, Vec::new());
+        let second = ObjectFile { sections: vec![helper], globals: vec![("helper".to_owned(), 0, 4)] };
+        vec![first, second]
+    }
+
+    #[test]
+    fn what_is_linked_is_what_the_node_loads() {
+        let linked = link_objects(objects(), &IDENTITY).unwrap();
+        assert_eq!(linked.imports, BTreeSet::from(["THE_LOG", "memcpy"].map(str::to_owned)));
+        let exports = exports::object(&IDENTITY, &linked.imports).unwrap();
+        let exports = object::File::parse(exports.as_slice()).unwrap();
+        let table = exports.section_by_name(".nos.exports").unwrap().data().unwrap().to_vec();
+        // As the kernel's linker would leave it: here, everything is at the image's first address.
+        let mut table = table;
+        for record in table[modfile::EXPORTS_HEADER_BYTES..].chunks_mut(modfile::EXPORT_BYTES).take(2) {
+            record[..8].copy_from_slice(&0xffff_ffff_8000_0000_u64.to_le_bytes());
+        }
+        let exports = Exports::check(&table).unwrap();
+        let module = ModuleFile::check(&linked.file, &IDENTITY).unwrap();
+        let plan = module.plan(exports).unwrap();
+        let mut memory = Kind::ALL.map(|kind| vec![0; plan.bytes(kind)]);
+        let entry = plan.place(&BASES, &mut memory.each_mut().map(Vec::as_mut_slice)).unwrap();
+        assert_eq!(entry, BASES[0]);
+        let [code, constants, _] = memory;
+        // 32 bytes of the entry, 8 of the helper; what nobody calls is not there.
+        assert_eq!(code.len(), 40);
+        let word = |at: usize| i32::from_le_bytes(code[at..at + 4].try_into().unwrap());
+        assert_eq!(word(4), 32 + 4 - 4 - 4, "the call of the helper");
+        assert_eq!(word(12), -0x4000_0000 - 12 - 4, "the call of the kernel");
+        let word_address = (BASES[0] + 20 + 4).wrapping_add_signed(i64::from(word(20)));
+        let at = usize::try_from(word_address - BASES[1]).unwrap();
+        assert_eq!(
+            constants[at..at + 8],
+            0xffff_ffff_8000_0000_u64.to_le_bytes(),
+            "the word with the address"
+        );
+        assert_eq!(word(24), (BASES[1] + 2) as u32 as i32, "the address of the constants");
+        assert_eq!(module.function_at(3), Some((ENTRY_NAME, 3)));
+        assert_eq!(module.function_at(33), Some(("some_function", 1)));
+    }
+
+    #[test]
+    fn a_relocation_that_no_module_has_is_refused() {
+        let mut objects = objects();
+        objects[0].sections[0].relocations.push(relocation(0, elf::R_X86_64_TPOFF32, named("x"), 0));
+        assert!(link_objects(objects, &IDENTITY).unwrap_err().to_string().contains("of kind 23"));
+        assert!(link_objects(Vec::new(), &IDENTITY).unwrap_err().to_string().contains(ENTRY_NAME));
+    }
 }
