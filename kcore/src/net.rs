@@ -59,6 +59,10 @@ pub trait NetDevice: Send + Sync {
 
     /// Its counters.
     fn stats(&self) -> NetStats;
+
+    /// Resets the card and sets it up again, as when it misbehaved, which counts against it. Soon, not
+    /// at once. Nothing, for what is no hardware.
+    fn restart(&self) {}
 }
 
 /// Who gets a card's frames, in the receive softirq.

@@ -31,7 +31,7 @@ fn first_task() {
     check_timers();
     let (config, text) = read_configuration();
     log::info!("{}", Announcement::ShellReady { at_ms: node::now_ms() });
-    Node::start_drivers();
+    Node::start_drivers(&config);
     let node = Node::assemble(&config, text);
     log::info!("{}", Announcement::ConfigurationDone { at_ms: node::now_ms() });
     shell::run(&node)

@@ -23,9 +23,9 @@ pub struct Node {
 
 impl Node {
     /// Starts the drivers of everything that the machine has.
-    pub fn start_drivers() {
+    pub fn start_drivers(config: &Config) {
         virtio_net::probe(NIC_CPU);
-        igb::probe(NIC_CPU, igb::ORDINARY_MTU);
+        igb::probe(NIC_CPU, config.node.mtu);
         nvme::probe();
         virtio_blk::probe();
         partition_disk::register_all();

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use xtask::archive::{self, Source};
 use xtask::node::{Folder, Running, any_forward};
 use xtask::qemu::{
-    Boot, DiskEvent, DiskFault, DiskModel, Firmware, Lifetime, Machine, MoreDisk, Protocol, Uplink,
+    Boot, DiskEvent, DiskFault, DiskModel, Firmware, Lifetime, Machine, MoreDisk, Nic, Protocol, Uplink,
 };
 use xtask::{disk, guest, image, kernel, workspace};
 
@@ -44,6 +44,7 @@ pub struct Setup {
     sector_bytes: u32,
     more_disks: Vec<(DiskModel, u32, u64)>,
     faults: Vec<DiskFault>,
+    nic: Nic,
     frames: bool,
     vhost: Option<vhost::Offer>,
     mtu: Option<u16>,
@@ -70,6 +71,7 @@ impl Setup {
             sector_bytes: 512,
             more_disks: Vec::new(),
             faults: Vec::new(),
+            nic: Nic::Virtio,
             frames: false,
             vhost: None,
             mtu: None,
@@ -184,6 +186,12 @@ impl Setup {
         self
     }
 
+    /// The network card's model; a virtio one without a word.
+    pub fn nic(mut self, nic: Nic) -> Setup {
+        self.nic = nic;
+        self
+    }
+
     /// The network card's cable ends in this story, as raw Ethernet frames.
     pub fn wired_to_the_story(mut self) -> Setup {
         self.frames = true;
@@ -252,6 +260,7 @@ impl Setup {
         machine.cpus = self.cpus;
         machine.instruction_ns_log2 = self.instruction_ns_log2;
         machine.memory_mib = self.memory_mib;
+        machine.nic = self.nic;
         machine.mtu = self.mtu;
         machine.disk_faults = self.faults;
         machine.disk_read_only = self.disk_read_only;

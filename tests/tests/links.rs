@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "links/cards.rs"]
+mod cards;
 #[path = "links/jumbo.rs"]
 mod jumbo;
 #[path = "links/liar.rs"]

@@ -316,7 +316,7 @@ impl Igb {
             self.look_at_state();
         }
         if self.health_is(Health::Faulty) && now_ns() >= self.retry_ns.load(Acquire) {
-            self.restart();
+            self.set_up_again();
         }
         if !self.health_is(Health::Running) {
             return;
@@ -379,7 +379,7 @@ impl Igb {
     }
 
     /// Resets the card, takes its frames back, and sets it up again.
-    fn restart(&self) {
+    fn set_up_again(&self) {
         let mut receive = self.receive.lock();
         let mut transmit = self.transmit.lock();
         // After this it reaches no memory, whether or not it can be reset.
@@ -473,6 +473,10 @@ impl NetDevice for Igb {
 
     fn set_receiver(&self, receiver: Arc<dyn Receiver>) {
         *self.receiver.lock() = Some(receiver);
+    }
+
+    fn restart(&self) {
+        self.mark_faulty(&"a restart was asked for");
     }
 
     fn stats(&self) -> NetStats {

@@ -530,6 +530,10 @@ impl NetDevice for VirtioNet {
         *self.receiver.lock() = Some(receiver);
     }
 
+    fn restart(&self) {
+        self.mark_faulty(&"a restart was asked for");
+    }
+
     fn stats(&self) -> NetStats {
         // Also the moment to give back what an idle card has long sent.
         if self.health_is(Health::Running)

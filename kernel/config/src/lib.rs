@@ -65,6 +65,8 @@ pub struct Config {
 pub struct Node {
     pub name: String,
     pub address: NodeAddress,
+    /// What the links of cards carry behind an Ethernet header that do not say so themselves (igb).
+    pub mtu: u16,
 }
 
 /// How the node gets the address of its uplink.
@@ -160,7 +162,7 @@ pub struct Forward {
 
 impl Default for Node {
     fn default() -> Self {
-        Node { name: String::from("nos"), address: NodeAddress::Dhcp }
+        Node { name: String::from("nos"), address: NodeAddress::Dhcp, mtu: 1500 }
     }
 }
 

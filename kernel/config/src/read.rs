@@ -240,6 +240,9 @@ impl<'v, 'd> Entry<'v, 'd> {
     }
 }
 
+/// What a link may carry: the least that IPv4 asks for (RFC 791 section 3.2), and the usual jumbo packet.
+const LINK_BYTES: core::ops::Range<u64> = 68..9001;
+
 const CIDR: &str = "an address with its prefix, such as \"10.77.0.1/24\"";
 const NAME: &str = "a name of letters, digits and hyphens, at most 31";
 const PORT: &str = "a port from 1 to 65535";
@@ -251,6 +254,10 @@ fn read_node(mut section: Section<'_, '_, '_>, node: &mut Node) {
         node.name = name;
     }
     const ADDRESS: &str = "\"dhcp\", or an address with its prefix, such as \"192.0.2.7/24\"";
+    if let Some(mtu) = section.integer("mtu", LINK_BYTES, "68 to 9000 bytes") {
+        // At most 9000.
+        node.mtu = mtu as u16;
+    }
     let address = section.text("address", ADDRESS, |text| match text {
         "dhcp" => Some(None),
         _ => Ipv4Cidr::parse(text).map(Some),

@@ -146,7 +146,7 @@ fn an_unknown_key_is_named_with_the_one_that_was_meant() {
     let (message, _) = unsound("[node]\ncolour = \"blue\"\n");
     assert_eq!(
         message,
-        "nos.toml line 2, column 1: found the unknown key \"colour\", expected one of name, address, gateway; it is ignored"
+        "nos.toml line 2, column 1: found the unknown key \"colour\", expected one of name, mtu, address, gateway; it is ignored"
     );
 }
 
@@ -224,7 +224,7 @@ fn what_may_be_there_only_once_is_taken_once() {
 fn a_wrong_setting_of_the_node_keeps_its_default() {
     let (message, config) = unsound("[node]\nname = \"lab\"\naddress = \"10.0.0.1\"\n");
     assert!(message.ends_with("address keeps its default"), "{message}");
-    assert_eq!(config.node, Node { name: "lab".into(), address: NodeAddress::Dhcp });
+    assert_eq!(config.node, Node { name: "lab".into(), address: NodeAddress::Dhcp, mtu: 1500 });
     let (message, config) = unsound("[node]\naddress = \"10.0.0.2/24\"\ngateway = \"10.0.1.1\"\n");
     assert!(message.contains("another address of the node's own network, 10.0.0.2/24"), "{message}");
     let address = Ipv4Cidr::new(Ipv4Addr::new(10, 0, 0, 2), 24);

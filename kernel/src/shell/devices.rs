@@ -18,8 +18,8 @@ const PING_INTERVAL_NS: u64 = 200_000_000;
 
 const NET: Command = Command {
     name: "net",
-    usage: "",
-    help: "the network cards, the node's address, what was dropped",
+    usage: "[restart CARD]",
+    help: "the network cards, the node's address, what was dropped; resets a card",
     run: net,
 };
 const PING: Command = Command {
@@ -36,7 +36,11 @@ const UDPECHO: Command = Command {
 };
 
 fn net(node: &Node, arguments: &[&str]) -> Done {
-    NET.alone(arguments)?;
+    match arguments {
+        [] => {}
+        ["restart", name] => return restart(name),
+        _ => return Err(NET.wrong_use()),
+    }
     if node.stacks().is_empty() {
         say!("no network card was found; `pci` lists what the machine has");
     }
@@ -48,6 +52,12 @@ fn net(node: &Node, arguments: &[&str]) -> Done {
             say!("{line}");
         }
     }
+    Ok(())
+}
+
+fn restart(name: &str) -> Done {
+    let card = kcore::net::find(name).ok_or_else(|| Trouble::from(format!("there is no card {name}")))?;
+    card.restart();
     Ok(())
 }
 
