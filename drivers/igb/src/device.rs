@@ -39,7 +39,10 @@ use crate::receive::{self, Batch, ReceiveSide};
 use crate::registers::{OTHER_VECTOR, RECEIVE_VECTOR, Registers, TRANSMIT_VECTOR, VECTORS};
 use crate::transmit::{self, TransmitSide};
 
-/// The least time between two receive interrupts.
+/// The least time between two receive interrupts; 0: as they come. A real card masks its vector with each
+/// message, so a burst is one interrupt as it is. QEMU's model does not, and sends every message twice
+/// under a throttle: 20 us cost a lone request some (median of 8 runs, p50 194 us against 169) and brought
+/// 64 at once some more a second (17,500 against 14,600), on a host too busy to decide by that.
 const RECEIVE_INTERVAL_US: u16 = 0;
 
 /// When a card that found no frame to receive into is set up again.
