@@ -71,6 +71,8 @@ pub const QEMU_IMG: Requirement = Requirement {
     ..same_everywhere(Program::OnPath("qemu-img"), "qemu-utils")
 };
 pub const DOSFSTOOLS: Requirement = same_everywhere(Program::File("/usr/sbin/mkfs.fat"), "dosfstools");
+/// Makes taps.
+pub const IPROUTE2: Requirement = same_everywhere(Program::OnPath("ip"), "iproute2");
 pub const E2FSPROGS: Requirement = same_everywhere(Program::File("/usr/sbin/mkfs.ext4"), "e2fsprogs");
 /// nbdinfo and nbdcopy.
 pub const LIBNBD: Requirement = Requirement {

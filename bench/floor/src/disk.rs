@@ -66,7 +66,7 @@ impl Load {
     /// Loads the disk, and says in JSON what that gave.
     pub fn run(self, disk: &str) -> Result<String, Trouble> {
         let disk = block::find(disk).ok_or_else(|| format!("there is no disk {disk}; `disks` lists them"))?;
-        if self.bytes % disk.sector_bytes() != 0 || self.bytes > disk.max_transfer_bytes() {
+        if !self.bytes.is_multiple_of(disk.sector_bytes()) || self.bytes > disk.max_transfer_bytes() {
             return Err(format!("{} bytes are no transfer of this disk", self.bytes).into());
         }
         let transfer_sectors = self.bytes / disk.sector_bytes();

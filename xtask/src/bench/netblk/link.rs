@@ -13,6 +13,7 @@ use crate::cleanup::Cleanup;
 use crate::node::{LOOPBACK, any_forward};
 use crate::packages;
 use crate::qemu::{HostForward, Protocol, Uplink};
+use crate::requirements;
 use crate::run;
 
 /// Networks for benchmarks (RFC 2544 appendix C.2.2 and RFC 6890): no real one has these addresses.
@@ -39,6 +40,7 @@ impl Link {
     }
 
     fn tap(number: u8) -> Result<Kind> {
+        requirements::ensure(&[requirements::IPROUTE2])?;
         let interface = format!("nosbench{number}");
         let ip = |words: &[&str]| run::output(Command::new("ip").args(words));
         // One that an earlier run could not remove.
