@@ -123,13 +123,13 @@ struct State {
     damage: Damage,
     flights: BinaryHeap<Reverse<Flight>>,
     number: u64,
+    service: SocketAddr,
 }
 
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     ended: AtomicBool,
-    service: SocketAddr,
     front: Arc<UdpSocket>,
     seed: u64,
 }
@@ -151,12 +151,12 @@ impl Proxy {
             damage: Damage::default(),
             flights: BinaryHeap::new(),
             number: 0,
+            service: SocketAddr::from(([127, 0, 0, 1], service_port)),
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
             ended: AtomicBool::new(false),
-            service: SocketAddr::from(([127, 0, 0, 1], service_port)),
             front: Arc::new(front),
             seed,
         });
@@ -169,6 +169,11 @@ impl Proxy {
     /// Where clients send to.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Leads to another port from now on: the service has moved.
+    pub fn lead_to(&self, service_port: u16) {
+        self.shared.lock().service = SocketAddr::from(([127, 0, 0, 1], service_port));
     }
 
     /// Changes what happens from now on.
@@ -210,7 +215,8 @@ impl Shared {
                 thread::spawn(move || shared.receive_from_service(&socket, client, seed));
                 back
             });
-            self.send(&mut random, back, self.service, &buffer[..length]);
+            let service = self.lock().service;
+            self.send(&mut random, back, service, &buffer[..length]);
         }
     }
 

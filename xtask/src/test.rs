@@ -62,6 +62,11 @@ const SUITES: &[Suite] = &[
     Suite { name: "modules", what: "modules that come, go, and leave nothing", kind: Kind::Stories },
     Suite { name: "netblk", what: "the disk over UDP", kind: Kind::Stories },
     Suite {
+        name: "nbd",
+        what: "the disk to programs that speak NBD, and to a Linux that mounts it",
+        kind: Kind::Stories,
+    },
+    Suite {
         name: "sessions",
         what: "the disk over UDP, version 2, to clients that lie",
         kind: Kind::Stories,
@@ -89,6 +94,11 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "floods",
         what: "clients that flood the server, and what is left for others",
+        kind: Kind::Stories,
+    },
+    Suite {
+        name: "faults",
+        what: "verified writes through a bad network, restarts and power cuts",
         kind: Kind::Stories,
     },
     Suite { name: "hv", what: "guests and their network", kind: Kind::Stories },
