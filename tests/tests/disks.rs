@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use netblk_proto::v2::{Op, Status};
 use stories::netblk::{Client, FLUSH, FUA, READ, Request};
+use stories::session::Session;
 use stories::{Node, Setup};
 use xtask::qemu::{DiskEvent, DiskFault, DiskModel, Protocol};
 
@@ -116,6 +118,27 @@ fn virtio_disks_are_served_as_nvme_is() {
         let disks = node.run("disks");
         assert!(disks.contains("5 writes, 1 flushes, 0 errors"), "{disks}");
     }
+}
+
+#[test]
+fn sectors_of_4_kib_are_served_on_virtio_without_a_copy() {
+    let setup = Setup::of("disks_4k_virtio").disk_model(DiskModel::Virtio).sector_bytes(4096);
+    let (mut node, _client) = served(setup, "vda");
+    let mut session = Session::open(node.host_port(Protocol::Udp, 10809));
+    assert_eq!(session.info.device.sector_bytes, 4096);
+    for number in 0..16_u64 {
+        session.write(number * 4096, &pattern(number * 4096, 4096));
+    }
+    assert_eq!(session.ask(Op::Flush, 0, 0, &[]).status, Status::Ok);
+    for number in (0..16_u64).step_by(4) {
+        assert_eq!(session.read(number * 4096, 16384), pattern(number * 4096, 16384));
+    }
+    assert_eq!(session.ask(Op::WriteZeroes, 4096, 8192, &[]).status, Status::Ok);
+    assert_eq!(session.read(4096, 12288), [vec![0; 8192], pattern(12288, 4096)].concat());
+    assert_eq!(session.ask(Op::Discard, 0, 4096, &[]).status, Status::Ok);
+    let listed = node.run("netblk list");
+    assert!(listed.contains("copies     0"), "{listed}");
+    assert!(node.run("disks").contains("1 discards, 1 writes of zeroes"));
 }
 
 fn succeed(command: &mut Command) -> String {
