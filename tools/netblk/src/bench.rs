@@ -1,11 +1,11 @@
-//! Random reads or writes for a while, and how long each took.
+//! Random reads, writes, or both for a while, and how long each took.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use netblk_proto::Info;
+use netblk_proto::v2::Op;
 
 use crate::client::{Client, Job};
 use crate::engine::{Landed, Request, Stats};
@@ -22,8 +22,8 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Writes instead of reads: destroys what the range holds.
-    pub writes: bool,
+    /// How many of 100 requests are writes. Any but 0 destroys what the range holds.
+    pub write_percent: u32,
     /// Write through the disk's cache.
     pub fua: bool,
     /// Bytes of a request, whole sectors.
@@ -40,29 +40,111 @@ pub struct Plan {
     pub seed: u64,
 }
 
+impl Plan {
+    /// One word for it.
+    pub const fn op(&self) -> &'static str {
+        match self.write_percent {
+            0 => "read",
+            1..100 => "mix",
+            _ => "write",
+        }
+    }
+
+    /// What it measures, for people.
+    pub fn what(&self) -> String {
+        match self.write_percent {
+            0 => "random reads".to_owned(),
+            share @ 1..100 => format!("random reads and {share} % writes"),
+            _ => "random writes".to_owned(),
+        }
+    }
+}
+
+/// How long requests took, from the first transmission to the last answer.
+#[derive(Debug, Clone)]
+pub struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    /// None so far.
+    ///
+    /// # Errors
+    /// None that the bounds, which are constant, do not bring; the histogram's maker knows them only at run time.
+    pub fn new() -> Result<Self, Error> {
+        Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3)
+            .map(Self)
+            .map_err(|error| Error::Usage(error.to_string()))
+    }
+
+    /// One request.
+    pub fn record(&mut self, latency_ns: u64) {
+        self.0.saturating_record(latency_ns);
+    }
+
+    /// Whether there was no request.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many requests there were.
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The mean.
+    pub fn mean(&self) -> Duration {
+        Duration::from_nanos(self.0.mean() as u64)
+    }
+
+    /// This share of the requests was at most so long under way.
+    pub fn at(&self, quantile: f64) -> Duration {
+        Duration::from_nanos(self.0.value_at_quantile(quantile))
+    }
+
+    /// The longest.
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.0.max())
+    }
+
+    /// Percentiles and their latencies, in finer and finer steps towards 100: as far as there are requests beyond.
+    pub fn curve(&self) -> Vec<(f64, Duration)> {
+        // Twenty steps for each nine: 0, 10.9, ... 90, ... 99, ...
+        (0..)
+            .map(|step| f64::powf(10.0, -f64::from(step) / 20.0))
+            .take_while(|&beyond| beyond * self.len() as f64 >= 1.0)
+            .map(|beyond| (100.0 * (1.0 - beyond), self.at(1.0 - beyond)))
+            .collect()
+    }
+}
+
 /// What came of it.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// Requests that landed in the measured time.
-    pub requests: u64,
     /// The measured time.
     pub elapsed: Duration,
-    /// From the first transmission to the last answer.
-    pub mean: Duration,
-    /// Half of the requests were at most this long under way.
-    pub p50: Duration,
-    /// 99 of 100.
-    pub p99: Duration,
-    /// All.
-    pub max: Duration,
-    /// Datagrams, warm-up included.
+    /// The reads that landed in the measured time.
+    pub reads: Latencies,
+    /// The writes.
+    pub writes: Latencies,
+    /// Datagrams of this run, warm-up included.
     pub stats: Stats,
 }
 
 impl Report {
+    /// Requests that landed.
+    pub fn requests(&self) -> u64 {
+        self.reads.len() + self.writes.len()
+    }
+
     /// Requests a second.
     pub fn requests_per_second(&self) -> f64 {
-        self.requests as f64 / self.elapsed.as_secs_f64()
+        self.requests() as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// Reads and writes together.
+    pub fn all(&self) -> Latencies {
+        let mut all = self.reads.0.clone();
+        all += &self.writes.0;
+        Latencies(all)
     }
 }
 
@@ -73,7 +155,8 @@ struct Bench<'a> {
     busy_blocks: HashSet<u64>,
     measure_from_ns: u64,
     end_ns: u64,
-    latencies: Histogram<u64>,
+    reads: Latencies,
+    writes: Latencies,
     progress: &'a dyn Fn(Duration),
 }
 
@@ -95,7 +178,7 @@ impl Job for Bench<'_> {
             }
         };
         let offset = self.plan.offset + block * u64::from(self.plan.block_bytes);
-        if !self.plan.writes {
+        if self.random.below(100) >= u64::from(self.plan.write_percent) {
             return Ok(Some(Request::Read { offset, length: self.plan.block_bytes }));
         }
         let mut data = vec![0; self.plan.block_bytes as usize];
@@ -108,7 +191,8 @@ impl Job for Bench<'_> {
         self.busy_blocks.remove(&block);
         (self.progress)(Duration::from_nanos(now_ns.saturating_sub(self.measure_from_ns)));
         if (self.measure_from_ns..self.end_ns).contains(&now_ns) {
-            self.latencies.saturating_record(landed.latency_ns);
+            let latencies = if landed.op == Op::Read { &mut self.reads } else { &mut self.writes };
+            latencies.record(landed.latency_ns);
         }
         Ok(())
     }
@@ -119,11 +203,9 @@ impl Job for Bench<'_> {
 /// # Errors
 /// [`Error::Usage`] if the plan does not fit the device; or the server's or the network's.
 pub fn bench(client: &mut Client, plan: &Plan, progress: &dyn Fn(Duration)) -> Result<Report, Error> {
-    let info = client.info();
-    check(&info, plan)?;
+    check(client, plan)?;
     client.set_window(plan.window);
-    let latencies = Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3)
-        .map_err(|error| Error::Usage(error.to_string()))?;
+    let before = client.stats();
     let mut bench = Bench {
         plan,
         blocks: plan.length / u64::from(plan.block_bytes),
@@ -131,25 +213,27 @@ pub fn bench(client: &mut Client, plan: &Plan, progress: &dyn Fn(Duration)) -> R
         busy_blocks: HashSet::new(),
         measure_from_ns: 0,
         end_ns: 0,
-        latencies,
+        reads: Latencies::new()?,
+        writes: Latencies::new()?,
         progress,
     };
     client.run(&mut bench)?;
-    let latencies = &bench.latencies;
-    Ok(Report {
-        requests: latencies.len(),
-        elapsed: plan.duration,
-        mean: Duration::from_nanos(latencies.mean() as u64),
-        p50: Duration::from_nanos(latencies.value_at_quantile(0.5)),
-        p99: Duration::from_nanos(latencies.value_at_quantile(0.99)),
-        max: Duration::from_nanos(latencies.max()),
-        stats: client.stats(),
-    })
+    let stats = client.stats().since(&before);
+    Ok(Report { elapsed: plan.duration, reads: bench.reads, writes: bench.writes, stats })
 }
 
-fn check(info: &Info, plan: &Plan) -> Result<(), Error> {
+/// Whether a plan fits the device.
+///
+/// # Errors
+/// [`Error::Usage`] says what does not.
+pub fn check(client: &Client, plan: &Plan) -> Result<(), Error> {
+    let info = &client.info();
     check_range(info, plan.offset, plan.length)?;
-    let limit = if plan.writes { info.max_write_bytes } else { info.max_read_bytes };
+    let limit = match plan.write_percent {
+        0 => info.max_read_bytes,
+        1..100 => info.max_read_bytes.min(info.max_write_bytes),
+        _ => info.max_write_bytes,
+    };
     if plan.block_bytes == 0
         || !plan.block_bytes.is_multiple_of(info.sector_bytes)
         || plan.block_bytes > limit
@@ -159,7 +243,7 @@ fn check(info: &Info, plan: &Plan) -> Result<(), Error> {
             plan.block_bytes, info.sector_bytes
         )));
     }
-    if plan.writes {
+    if plan.write_percent > 0 {
         check_writable(info)?;
     }
     let blocks = plan.length / u64::from(plan.block_bytes);
@@ -170,4 +254,25 @@ fn check(info: &Info, plan: &Plan) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_ends_where_the_requests_do() {
+        let mut latencies = Latencies::new().unwrap();
+        assert!(latencies.curve().is_empty());
+        for number in 1..=1000 {
+            latencies.record(number * 1000);
+        }
+        let curve = latencies.curve();
+        // Twenty steps for each of three nines, and the beginning.
+        assert_eq!(curve.len(), 61);
+        assert!(curve.is_sorted());
+        let (percentile, latency) = curve[20];
+        assert!((percentile - 90.0).abs() < 1e-9 && (890..910).contains(&latency.as_micros()));
+        assert!((curve[60].0 - 99.9).abs() < 1e-9);
+    }
 }

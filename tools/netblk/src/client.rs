@@ -247,9 +247,14 @@ impl Client {
         self.engine.set_window(window);
     }
 
-    /// Changes how often a request is sent before it is given up.
-    pub(crate) fn set_max_tries(&mut self, max_tries: u32) {
-        self.engine.set_max_tries(max_tries);
+    /// From here on patience alone decides when the server is given up, not how often it was asked.
+    pub fn rely_on_patience(&mut self) {
+        self.engine.set_max_tries(u32::MAX);
+    }
+
+    /// The version of the protocol that is spoken.
+    pub fn version(&self) -> u8 {
+        if self.session_info().is_some() { 2 } else { 1 }
     }
 
     /// Forgets an interruption: what follows puts things back in order.

@@ -102,8 +102,7 @@ impl Disk {
     /// If there is no such target, it does not answer, or it will not have this client.
     pub fn open(target: &str, options: &Options) -> Result<Self, Error> {
         let mut client = Client::connect(target, options, Arc::new(AtomicBool::new(false)))?;
-        // From here on patience alone decides.
-        client.set_max_tries(u32::MAX);
+        client.rely_on_patience();
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|error| Error::local("a bell for the disk's thread")(error.into()))?;
         let bell = Arc::new(bell);
@@ -189,7 +188,7 @@ impl Limits {
                 read_only: info.read_only,
                 discard: able.discard,
                 write_zeroes: able.write_zeroes,
-                version: if session.is_some() { 2 } else { 1 },
+                version: client.version(),
             },
             read_bytes: info.max_read_bytes.min(info.datagram_bytes.saturating_mul(engine::MAX_PIECES)),
             write_bytes: info.datagram_bytes.max(info.sector_bytes).min(info.max_write_bytes),

@@ -4,6 +4,7 @@ use netblk_proto::InfoError;
 use netblk_proto::v2::{Op, Status};
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a command failed.
@@ -73,6 +74,8 @@ pub enum Error {
     },
     /// The data read is not the data expected.
     Mismatch(Mismatch),
+    /// What also others that asked the same disk are told.
+    Shared(Arc<Error>),
     /// Ctrl-C.
     Interrupted,
 }
@@ -123,7 +126,7 @@ impl Error {
 
     /// 1: data differs. 2: wrong usage. 3: no answer. 4: the server refused or its disk failed.
     /// 5: this machine failed. 130: interrupted.
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Mismatch(_) => 1,
             Self::Usage(_) | Self::Target { .. } => 2,
@@ -135,6 +138,7 @@ impl Error {
             | Self::Forgotten { .. }
             | Self::Nonsense(_) => 4,
             Self::Local { .. } => 5,
+            Self::Shared(error) => error.exit_code(),
             Self::Interrupted => 130,
         }
     }
@@ -195,6 +199,7 @@ impl fmt::Display for Error {
             Self::Usage(text) => f.write_str(text),
             Self::Local { what, source } => write!(f, "{what}: {source}"),
             Self::Mismatch(mismatch) => mismatch.fmt(f),
+            Self::Shared(error) => error.fmt(f),
             Self::Interrupted => f.write_str("interrupted"),
         }
     }
@@ -205,6 +210,7 @@ impl std::error::Error for Error {
         match self {
             Self::Local { source, .. } => Some(source),
             Self::Nonsense(error) => Some(error),
+            Self::Shared(error) => Some(error),
             _ => None,
         }
     }

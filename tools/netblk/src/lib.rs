@@ -3,6 +3,7 @@
 //! ```text
 //!   main.rs      what the user wants              (clap)
 //!   verify, bench, transfer                       jobs: which requests, what to do with answers
+//!   plot         latencies as a drawing
 //!   disk         a remote disk for many threads   requests of any length, in any number, in order
 //!   client       a socket, the clock, Ctrl-C      the only module that knows any of the three
 //!   engine       requests under way, sessions     timers, cookies, pieces: no I/O, no clock
@@ -19,6 +20,7 @@ pub mod error;
 pub mod nbd;
 pub mod pacing;
 pub mod pattern;
+pub mod plot;
 pub mod rtt;
 pub mod size;
 pub mod transfer;

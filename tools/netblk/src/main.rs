@@ -8,12 +8,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::Parser;
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
 fn main() -> ExitCode {
-    let arguments = cli::Arguments::parse();
+    let arguments = cli::parse(std::env::args_os());
     let interrupted = Arc::new(AtomicBool::new(false));
     // The second Ctrl-C ends the program at once: the handlers run in the order of registration.
     let armed = flag::register_conditional_shutdown(SIGINT, 130, interrupted.clone())

@@ -148,3 +148,101 @@ fn errors_say_what_to_do_and_end_with_their_code() {
     assert!(fails(&["bench", &target, "--window", "0"], 2).contains("--window"));
     assert!(fails(&["read", &target, "/nowhere/at/all"], 5).contains("creating /nowhere/at/all"));
 }
+
+#[test]
+fn bench_sweeps_mixes_draws_and_leaves_its_figures() {
+    let scratch = Scratch::new("bench_sweeps_mixes_draws_and_leaves_its_figures");
+    let server = FakeServer::start(image(7, 4 << 20), Behaviour::default());
+    let (svg, figures) = (scratch.0.join("bench.svg"), scratch.0.join("bench.json"));
+    let text = succeeds(&[
+        "bench",
+        &server.target(),
+        "--seconds",
+        "0.2",
+        "--sweep",
+        "1,8",
+        "--block",
+        "512,1k",
+        "--destructive-writes",
+        "--write-share",
+        "40",
+        "--svg",
+        svg.to_str().unwrap(),
+        &format!("--json={}", figures.display()),
+    ]);
+    assert_eq!(text.matches("random reads and 40 % writes").count(), 4, "{text}");
+    assert!(text.contains("p99.9") && text.contains("window 8"));
+    let drawn = fs::read_to_string(svg).unwrap();
+    assert!(drawn.contains("latency, microseconds") && drawn.contains("512 B writes, window 8"));
+    let figures = json(&fs::read_to_string(figures).unwrap());
+    let runs = figures["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 4);
+    for run in runs {
+        assert_eq!(run["op"], "mix");
+        let figure = |name: &str| run[name].as_f64().unwrap();
+        assert!(figure("p50_us") <= figure("p90_us") && figure("p90_us") <= figure("p99_us"));
+        assert!(figure("p99_us") <= figure("p999_us") && figure("p999_us") <= figure("max_us"));
+        assert!(
+            run["reads"]["p50_us"].is_f64() && run["writes"]["percentiles_us"].as_array().unwrap().len() > 10
+        );
+    }
+    // No window of the sweep may be too large for the range; nothing is measured before that is known.
+    assert!(
+        fails(&["bench", &server.target(), "--length", "16k", "--sweep", "1,64"], 2).contains("window of 64")
+    );
+}
+
+#[test]
+fn a_range_is_zeroed_and_only_that() {
+    let content = image(8, 1 << 20);
+    let server = FakeServer::start(content.clone(), Behaviour::default());
+    let target = server.target();
+    let text = succeeds(&["zero", &target, "--offset", "64k", "--length", "100k"]);
+    assert!(text.contains("zeroed and flushed 100 KiB"), "{text}");
+    let (start, end) = (64 << 10, 164 << 10);
+    let found = server.image();
+    assert!(found[start..end].iter().all(|&byte| byte == 0));
+    assert!(found[..start] == content[..start] && found[end..] == content[end..]);
+    assert_eq!(server.seen().unflushed_writes, 0);
+    // Version 1 has no DISCARD.
+    assert!(fails(&["discard", &target, "--offset", "0", "--length", "4k"], 2).contains("no discard"));
+    assert!(fails(&["zero", &target, "--offset", "0", "--length", "2M"], 2).contains("ends before"));
+    assert!(fails(&["zero", &target, "--length", "4k"], 2).contains("--offset"));
+}
+
+#[test]
+fn keys_come_from_files_and_are_never_spoken_in_version_1() {
+    let scratch = Scratch::new("keys_come_from_files_and_are_never_spoken_in_version_1");
+    let server = FakeServer::start(image(9, 1 << 20), Behaviour::default());
+    let target = server.target();
+    let short = scratch.file("short", b"0123\n");
+    let error = fails(&["info", &target, "--key-file", short.to_str().unwrap()], 2);
+    assert!(error.contains("the key in") && !error.contains("0123"), "{error}");
+    let key = scratch.file("key", format!("{}\n", "5a".repeat(32)).as_bytes());
+    let key = key.to_str().unwrap();
+    assert!(fails(&["info", &target, "--key-file", key, "--protocol", "1"], 2).contains("knows no key"));
+    // This server speaks version 1 only: with a key, that is no answer.
+    let error = fails(&["info", &target, "--key-file", key, "--retries", "2"], 3);
+    assert!(error.contains("no answer"), "{error}");
+    assert!(fails(&["info", &target, "--key-file", "/nowhere/key"], 5).contains("reading the key"));
+    let by_environment = Command::new(env!("CARGO_BIN_EXE_netblk"))
+        .args(["info", &target])
+        .env("NETBLK_KEY_FILE", "/nowhere/key")
+        .output()
+        .unwrap();
+    assert_eq!(by_environment.status.code(), Some(5));
+    assert_eq!(json(&succeeds(&["info", &target, "--json"]))["protocol"], 1);
+    assert_eq!(json(&succeeds(&["info", &target, "--protocol", "1", "--json"]))["protocol"], 1);
+}
+
+#[test]
+fn shells_and_man_learn_what_there_is() {
+    for shell in ["bash", "zsh", "fish"] {
+        let text = succeeds(&["completions", shell]);
+        for word in ["bench", "discard", "write-share", "key-file"] {
+            assert!(text.contains(word), "{shell}: {word}");
+        }
+    }
+    let page = succeeds(&["man"]);
+    assert!(page.contains(".TH netblk 1") && page.contains("NETBLK BENCH") && page.contains("write\\-share"));
+}

@@ -156,7 +156,7 @@ fn what_cannot_be_is_refused_and_the_connection_goes_on() {
         assert_eq!(raw.ask(READ, 0, 0, &[]).0, INVALID, "nothing");
         assert_eq!(raw.ask(READ, size, 512, &[]).0, INVALID, "behind the end");
         assert_eq!(raw.ask(READ, u64::MAX - 511, 512, &[]).0, INVALID, "around the end of numbers");
-        assert_eq!(raw.ask(READ, 0, u32::MAX & !511, &[]).0, INVALID, "more than was offered");
+        assert_eq!(raw.ask(READ, 0, !511_u32, &[]).0, INVALID, "more than was offered");
         assert_eq!(raw.ask(WRITE, size - 512, 1024, &[1; 1024]).0, NO_SPACE, "over the end");
         assert_eq!(raw.ask(WRITE, 7, 3, &[1; 3]).0, INVALID, "unaligned, and its data are skipped");
         assert_eq!(raw.ask(99, 0, 512, &[]).0, INVALID, "no such command");
@@ -206,7 +206,7 @@ fn noise_is_cut_off_and_others_are_served() {
     let _ = raw.stream.read_to_end(&mut rest);
     assert!(rest.is_empty());
     let mut long = Raw::connect(&bridge, true);
-    long.stream.write_all(&Raw::bytes(WRITE, 0, 1, 0, u32::MAX & !511, &[])).unwrap();
+    long.stream.write_all(&Raw::bytes(WRITE, 0, 1, 0, !511_u32, &[])).unwrap();
     let _ = long.stream.read_to_end(&mut rest);
     assert!(rest.is_empty());
     assert_eq!(Raw::connect(&bridge, true).ask(READ, 0, 512, &[]).0, 0);

@@ -198,6 +198,21 @@ pub struct Stats {
     pub replayed: u64,
 }
 
+impl Stats {
+    /// What happened since `before`; the sessions are counted from the beginning.
+    #[must_use]
+    pub const fn since(&self, before: &Self) -> Self {
+        Self {
+            sent: self.sent - before.sent,
+            repeated: self.repeated - before.repeated,
+            busy: self.busy - before.busy,
+            ignored: self.ignored - before.ignored,
+            sessions: self.sessions,
+            replayed: self.replayed - before.replayed,
+        }
+    }
+}
+
 /// Changes that are made again, by the log's marks.
 #[derive(Debug, Clone, Copy)]
 struct Replay {
