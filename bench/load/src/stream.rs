@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail};
 
 /// How much one call takes from the socket.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// While a connection is made, and until the first answers.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// While a connection is made, and until the first answers: a busy host lets an emulated machine wait, too.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A connection.
 pub struct Stream {

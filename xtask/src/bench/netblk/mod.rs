@@ -110,7 +110,13 @@ fn session(nic: Nic, folder: &Path, generator: &Generator, results: &mut Results
                 }
                 step.note(&format!("{}, {}, window {}", service.label(), case.pattern.label(), case.window));
                 let seed = u64::from(run) + 1;
-                let measurement = take(service, &case, timing, seed, generator, &mut node, &mut linux)
+                let mut again = || take(service, &case, timing, seed, generator, &mut node, &mut linux);
+                // What a busy host breaks once must not cost everything measured so far; what is broken breaks again.
+                let measurement = again()
+                    .or_else(|error| {
+                        step.say(&format!("once more: {error:#}"));
+                        again()
+                    })
                     .with_context(|| {
                         format!("{}, {}, window {}", service.label(), case.pattern.label(), case.window)
                     })?;

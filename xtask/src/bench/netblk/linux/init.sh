@@ -64,6 +64,15 @@ ln -s "$subsystem" "$target/ports/1/subsystems/bench"
 
 load echo 0.0.0.0:9000 &
 
+# Who says that it is ready must not refuse the first who asks.
+for port in 10810 10811 4420; do
+    tries=0
+    until netstat -ltn | grep -q ":$port " || [ $tries -ge 200 ]; do
+        usleep 50000
+        tries=$((tries + 1))
+    done
+done
+
 # From here on the kernel's messages would only break lines that others read; dmesg has them.
 dmesg -n 1
 stty -F /dev/console cols 1000 2>/dev/null
