@@ -135,7 +135,9 @@ fn a_module_whose_guest_runs_stays() {
 }
 
 fn start_tiny(node: &mut Node) {
-    node.run("hv start tiny");
+    // Not by `run`: the guest may have started before the shell has its prompt again.
+    node.expect_prompt();
+    node.press(b"hv start tiny\r");
     node.wait_for("the guest", Duration::from_secs(30), |announcement| {
         matches!(announcement, Announcement::GuestStarted { guest: "tiny", .. }).then_some(())
     });

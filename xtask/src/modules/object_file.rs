@@ -128,7 +128,7 @@ fn read(data: &[u8]) -> Result<ObjectFile> {
 /// What a section is to a module; `None` if it is not loaded.
 fn kind_of<'d>(section: &impl object::ObjectSection<'d>) -> Result<Option<Kind>> {
     let SectionFlags::Elf { sh_flags, .. } = section.flags() else { bail!("a section that is not ELF's") };
-    let has = |flag: elf::SectionFlags| sh_flags.0 & u64::from(flag.0) != 0;
+    let has = |flag: elf::SectionFlags| sh_flags.0 & flag.0 != 0;
     if !has(elf::SHF_ALLOC) {
         return Ok(None);
     }
