@@ -228,6 +228,40 @@ fn sectors_of_4_kib_are_read_and_written_without_a_copy() {
     assert_eq!(image[4096..8192], sector(1));
 }
 
+/// Eight datagrams of 512 bytes are more pieces than go to a disk at once.
+#[test]
+fn what_cannot_be_written_from_where_it_came_is_copied_once_and_counted() {
+    let setup = Setup::of("sessions_copy").sector_bytes(4096).configured(format!("{SERVED}mtu = 700\n"));
+    let mut node = setup.boot().ready().with_address();
+    let mut session = Session::open(node.host_port(Protocol::Udp, 10809));
+    assert_eq!((session.info.device.datagram_bytes, session.info.device.max_write_bytes), (512, 4096));
+    let data: Vec<u8> = (0..4096_u32).map(|at| (at / 3) as u8).collect();
+    session.write(8192, &data);
+    assert_eq!(session.read(8192, 4096), data);
+    let listed = node.run("netblk list");
+    assert!(listed.contains("copies     1 of 4096 bytes"), "{listed}");
+}
+
+#[test]
+fn a_session_that_asks_for_everything_leaves_room_for_another() {
+    let (mut node, port) = served("sessions_greedy");
+    let (mut greedy, mut modest) = (Session::open(port), Session::open(port));
+    for _ in 0..20 {
+        // More than there is room for, and nobody reads the answers.
+        for _ in 0..64 {
+            let header = greedy.request(Op::Read, 0, 16384);
+            greedy.send_request(&header, &[]);
+        }
+        for place in 0..5 {
+            let said = modest.ask(Op::Write, place * 1024, 1024, &[place as u8; 1024]);
+            assert_eq!(said.status, Status::Ok, "{}", node.run("netblk list"));
+        }
+    }
+    let listed = node.run("netblk list");
+    let replies = listed.lines().find(|line| line.contains("replies")).expect("a line about replies");
+    assert!(replies.contains(" busy"), "the greedy one was never told to wait:\n{listed}");
+}
+
 #[test]
 fn a_restarted_server_knows_nothing_of_the_sessions_before() {
     let (mut node, port) = served("sessions_restart");

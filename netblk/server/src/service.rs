@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use kcore::block::{self, Disk, DiskStats};
-use kcore::frame::{self, FRAME_BYTES};
+use kcore::frame::{self, FRAME_BYTES, MAX_PIECES};
 use kcore::memory::OutOfMemory;
 use kcore::mutex::Mutex;
 use kcore::net::NetStats;
@@ -171,12 +171,14 @@ fn prepare(options: &StartOptions, disk: Arc<dyn Disk>, stack: &Arc<Stack>) -> R
         sector_bytes,
         sectors: disk.sectors(),
         read_only,
-        // Longer than a datagram only where that costs no copy.
-        max_write_bytes: if disk_segments > 1 { PAGE_BYTES } else { 0 },
+        max_write_bytes: 0,
         max_discard_bytes: in_bytes(features.discard, features.max_discard_sectors),
         max_write_zeroes_bytes: in_bytes(features.write_zeroes, features.max_write_zeroes_sectors),
     };
     let limits = v2::Limits::new(device, mtu).map_err(StartError::Limits)?;
+    let max_write_bytes = most_without_copy(limits.datagram_bytes(), disk_segments);
+    let limits =
+        v2::Limits::new(v2::Device { max_write_bytes, ..device }, mtu).map_err(StartError::Limits)?;
     // Not one sector in a datagram: version 1 is not spoken.
     let v1_limits = Limits::new(sector_bytes, disk.sectors(), mtu, read_only).ok();
 
@@ -234,6 +236,14 @@ fn prepare(options: &StartOptions, disk: Arc<dyn Disk>, stack: &Arc<Stack>) -> R
     secret[..8].copy_from_slice(&random::seed().to_ne_bytes());
     secret[8..].copy_from_slice(&random::seed().to_ne_bytes());
     Ok(Instance::new(terms, disk, stack.clone(), Sessions::new(secret, epoch)))
+}
+
+/// The longest WRITE whose frames, headers included, the disk takes as they are.
+fn most_without_copy(datagram_bytes: u32, disk_segments: usize) -> u32 {
+    let frames_each = (V2_DATA_START + datagram_bytes as usize).div_ceil(FRAME_BYTES);
+    let datagrams = disk_segments.min(MAX_PIECES) / frames_each;
+    // A few pages.
+    datagram_bytes * datagrams as u32
 }
 
 /// Whether that much data fits a frame behind version 2's headers.
