@@ -1,10 +1,10 @@
 //! The checks that end well.
 
 use crate::{memory, say};
-use arch::addr::{PhysAddr, VirtAddr};
+use arch::addr::{PAGE_BYTES, PhysAddr, PhysRange, VirtAddr, phys_to_virt};
 use arch::boot::BootInfo;
 use arch::context::{self, Context};
-use arch::paging::{self, MapError, Stack};
+use arch::paging::{self, MapError, Protection, Stack};
 use arch::traps::{VECTOR_DEVICE_FIRST, VECTOR_RESCHEDULE, VECTOR_TIMER};
 use arch::{apic, backtrace, clock, cpu, ioapic, port};
 use core::cell::UnsafeCell;
@@ -111,7 +111,7 @@ fn wait_for(done: impl Fn() -> bool) -> bool {
 
 /// Runs all; gives how many passed and failed.
 pub fn run(boot: &BootInfo) -> (u32, u32) {
-    let checks: [(&str, &dyn Fn() -> bool); 12] = [
+    let checks: [(&str, &dyn Fn() -> bool); 13] = [
         ("every CPU runs with its own number", &all_cpus),
         ("the timer fires once, in time", &timer),
         ("the clock moves as the calibration says", &clock_rate),
@@ -122,6 +122,7 @@ pub fn run(boot: &BootInfo) -> (u32, u32) {
         ("contexts switch, also from inside an interrupt", &contexts),
         ("a translation is forgotten on every CPU", &shootdown),
         ("stacks come and go without losing frames", &stacks),
+        ("a module's code runs while it is there, and can be written before and after", &modules),
         ("device memory is mapped, RAM as device memory is refused", &|| windows(boot)),
         ("the memory map leaves out what is in use", &|| memory_map(boot)),
     ];
@@ -344,6 +345,43 @@ pub fn on_a_task_stack(what: fn()) {
         let next = Context::new(stack.top(), start, what as usize);
         context::switch(&raw mut left, &raw const next);
     }
+}
+
+/// Machine code of a function that returns `value`: MOV EAX, imm32 and RET (AMD APM vol. 3).
+fn returning(value: u32) -> [u8; 6] {
+    let [a, b, c, d] = value.to_le_bytes();
+    [0xb8, a, b, c, d, 0xc3]
+}
+
+/// A page of code at the beginning of the module area, and the frame in which it lies.
+pub fn map_code(value: u32) -> Option<(VirtAddr, PhysRange)> {
+    let (at, frame) = (VirtAddr(paging::MODULE_AREA.start), memory::alloc()?);
+    let frames = PhysRange { start: frame, bytes: PAGE_BYTES };
+    // SAFETY: the frame is new and RAM, so it is this function's, and a page holds six bytes; nobody
+    // writes it while it is mapped as code.
+    unsafe {
+        phys_to_virt(frame).cast::<[u8; 6]>().write_volatile(returning(value));
+        paging::map_module(at, frames, Protection::Code).ok()?;
+    }
+    Some((at, frames))
+}
+
+/// The area is used several times with different frames; a CPU that kept a translation would run the
+/// code before, or fault on the write after.
+fn modules() -> bool {
+    (0..20).all(|round| {
+        let Some((at, frames)) = map_code(round) else { return false };
+        let in_code = paging::is_module_code(at);
+        // SAFETY: a function of this type is mapped there, see `returning`.
+        let function: extern "C" fn() -> u32 = unsafe { core::mem::transmute(at.as_ptr::<()>()) };
+        let returned = function();
+        // SAFETY: nobody is in it any more; the frame is again this function's alone.
+        unsafe {
+            paging::unmap_module(at, frames);
+            phys_to_virt(frames.start).write_volatile(0);
+        }
+        in_code && returned == round && !paging::is_module_code(at)
+    })
 }
 
 /// A stack's slot is used twice with different frames: a CPU that kept the first translation

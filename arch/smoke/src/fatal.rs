@@ -14,6 +14,8 @@ pub fn run(word: &str) {
         "write-text-alias" => write(alias(boot::text_range().start)),
         "write-rodata" => write(boot::rodata_range().start as *mut u8),
         "write-rodata-alias" => write(alias(boot::rodata_range().start)),
+        "write-module" => write_module(false),
+        "write-module-alias" => write_module(true),
         "null" => write(core::ptr::null_mut::<u8>().wrapping_add(black_box(8))),
         "execute-data" => execute_data(),
         "panic" => panic!("as asked"),
@@ -26,6 +28,12 @@ pub fn run(word: &str) {
 fn alias(address: usize) -> *mut u8 {
     let physical = arch::addr::virt_to_phys(address as *const u8);
     phys_to_virt(physical.unwrap_or(PhysAddr(0)))
+}
+
+/// Writes to a module's code, by its own address or where the direct map shows it.
+fn write_module(by_alias: bool) {
+    let Some((at, frames)) = checks::map_code(0) else { return };
+    write(if by_alias { phys_to_virt(frames.start) } else { at.as_mut_ptr() });
 }
 
 fn write(target: *mut u8) {
