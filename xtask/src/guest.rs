@@ -64,15 +64,16 @@ pub fn build() -> Result<Files> {
 }
 
 /// The packages' content.
-pub(crate) struct Unpacked {
-    pub(crate) kernel_package: String,
-    pub(crate) kernel: PathBuf,
+pub struct Unpacked {
+    pub kernel_package: String,
+    pub kernel: PathBuf,
     /// The folder with all modules of that kernel.
-    pub(crate) modules: PathBuf,
-    pub(crate) busybox: PathBuf,
+    pub modules: PathBuf,
+    pub busybox: PathBuf,
 }
 
-pub(crate) fn unpack() -> Result<Unpacked> {
+/// Fetches and unpacks the packages, or finds that they are.
+pub fn unpack() -> Result<Unpacked> {
     let cache = std::path::absolute(workspace::cache().join("packages")).context("finding the cache")?;
     let _lock = workspace::lock(&cache.join("lock"))?;
     if let Some(unpacked) = find_unpacked(&cache) {
