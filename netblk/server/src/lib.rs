@@ -16,7 +16,7 @@
 //!            [completion ring]
 //!                   |
 //!                   v
-//!   worker: 72 bytes of headers in front of the data, all replies as one batch
+//!   worker: 72 bytes of headers (version 2: 108) in front of the data, all replies as one batch
 //!                   |  one transmit lock, one doorbell
 //!                   v
 //!   card <--DMA-- frame
@@ -24,7 +24,8 @@
 //!
 //! No instruction of the CPU reads or writes a byte of a sector. A WRITE's data goes to the disk
 //! from the frame in which the card received it, and that frame goes back as the reply; a READ's
-//! data is put by the disk into a fresh frame, behind the room for its headers.
+//! data is put by the disk into a fresh frame, behind the room for its headers, or into a page that
+//! is sent in pieces. The one exception, a copy that is counted, is in `memory`.
 //!
 //! The network side and the disk side meet in three lock-free rings (crate `rings`) of slot
 //! numbers: free, requests, completions. Each has room for every slot and one consumer, so no push
