@@ -16,7 +16,9 @@ use signal_hook::{flag, low_level::pipe};
 
 use super::access::Access;
 
+// Many clients, or one with a deep queue, share this one window.
 #[derive(Debug, Args)]
+#[command(mut_arg("window", |window| window.default_value("64")))]
 pub struct Arguments {
     #[command(flatten)]
     access: Access,
