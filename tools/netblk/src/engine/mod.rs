@@ -49,7 +49,7 @@ const BUSY_PAUSE_NS: u64 = 2_000_000;
 /// "Bad request" this often is believed. The engine asks for nothing that INFO forbids, so the first
 /// one says that the request was damaged on its way; but a server that was restarted with other
 /// options means it.
-const BAD_REQUESTS_BELIEVED: u32 = 3;
+const BAD_REQUESTS_BELIEVED: u32 = 5;
 /// The longest pause after "busy".
 const BUSY_PAUSE_MAX_NS: u64 = 200_000_000;
 /// A server that says nothing for so long has perhaps forgotten the session, or the network has
@@ -493,7 +493,12 @@ impl Engine {
                     }
                     self.judge_patience(now_ns, op, tries)?;
                     self.stats.repeated += 1;
-                    self.window.lost(now_ns, self.round_trip.timeout_ns(1));
+                    let sent_ns = sent_ns(&self.transmissions, self.flights.get(&id));
+                    if tries > 1 && self.heard_ns < sent_ns {
+                        self.window.silent(now_ns);
+                    } else {
+                        self.window.lost(now_ns, sent_ns);
+                    }
                 }
             }
             if let Some(flight) = self.flights.get(&id) {
@@ -610,7 +615,7 @@ impl Engine {
     fn look_for_overtaken(&mut self, now_ns: u64, answered: u64) {
         let limit = 2 * u64::from(self.config.window) + OVERTAKEN;
         while let Some(&oldest) = self.order.front() {
-            if let Some(&(id, _)) = self.transmissions.get(&oldest) {
+            if let Some(&(id, sent_ns)) = self.transmissions.get(&oldest) {
                 let distance = answered.wrapping_sub(oldest);
                 // Half of all numbers lie before the other half.
                 if distance < limit || distance > u64::MAX / 2 {
@@ -622,7 +627,7 @@ impl Engine {
                     && flight.tries < self.config.max_tries
                 {
                     self.stats.repeated += 1;
-                    self.window.lost(now_ns, self.round_trip.timeout_ns(1));
+                    self.window.lost(now_ns, sent_ns);
                     enqueue(&mut self.outbox, id, flight);
                 }
             }
@@ -635,8 +640,9 @@ impl Engine {
         if self.flights.get(&id)?.missing != 0 {
             return None;
         }
+        let under_way = u32::try_from(self.flights.len()).unwrap_or(u32::MAX);
         let flight = self.take_down(id)?;
-        self.window.answered();
+        self.window.answered(under_way);
         let landed = Landed {
             id,
             op: flight.request.op(),
@@ -688,8 +694,8 @@ impl Engine {
             return Err(Failure::StillBusy { waited_ns });
         }
         flight.busy = Some(busy);
-        self.window.lost(now_ns, busy.pause_ns);
         set_timer(&mut self.timers, id, flight, now_ns + busy.pause_ns);
+        self.window.lost(now_ns, sent_ns(&self.transmissions, self.flights.get(&id)));
         Ok(())
     }
 }
@@ -697,6 +703,12 @@ impl Engine {
 /// Every part of a flight waits to be sent.
 fn enqueue(outbox: &mut VecDeque<(u64, u16)>, id: u64, flight: &Flight) {
     outbox.extend((0..flight.parts()).map(|part| (id, part)));
+}
+
+/// When the last transmission of a flight left.
+fn sent_ns(transmissions: &HashMap<u64, (u64, u64)>, flight: Option<&Flight>) -> u64 {
+    let last = flight.and_then(|flight| flight.cookies.last());
+    last.and_then(|cookie| transmissions.get(cookie)).map_or(0, |&(_, sent_ns)| sent_ns)
 }
 
 fn set_timer(timers: &mut BTreeSet<(u64, u64)>, id: u64, flight: &mut Flight, deadline_ns: u64) {
