@@ -584,6 +584,9 @@ impl Engine {
                 };
             }
             Verdict::Piece(mask) => {
+                if flight.cookies.last() != Some(&cookie) {
+                    self.window.late(sent_ns);
+                }
                 flight.missing &= !mask;
                 flight.busy = None;
                 self.round_trip.sample(now_ns.saturating_sub(sent_ns));

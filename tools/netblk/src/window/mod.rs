@@ -9,6 +9,8 @@
 //! - above the threshold, a round trip adds one request;
 //! - a loss, or a server that is busy, halves it, and that is the new threshold. What was sent before the window
 //!   was halved is of the same congestion and counts no more (RFC 6582 section 3.2: the recovery point);
+//! - when the answer comes after all, nothing was lost, and it is as before (RFC 4015; each transmission has a cookie of
+//!   its own, so it is known which one was answered);
 //! - when a repetition gets lost too and nothing at all came in between, one request is left (RFC 9002
 //!   section 7.6, persistent congestion). One lost datagram never does that: the others are answered.
 //!
@@ -31,6 +33,8 @@ pub struct Window {
     threshold: u64,
     /// When it was last made smaller.
     reduced_ns: Option<u64>,
+    /// The transmission that it was made smaller for, and what it was before, with its threshold.
+    before: Option<(u64, u64, u64)>,
 }
 
 const ONE: u64 = 1 << 16;
@@ -43,7 +47,7 @@ impl Window {
     pub fn new(limit: u32) -> Self {
         let limit = limit.max(1);
         let fixed = u64::from(limit.min(FIRST)) * ONE;
-        Self { limit, fixed, threshold: u64::from(limit) * ONE, reduced_ns: None }
+        Self { limit, fixed, threshold: u64::from(limit) * ONE, reduced_ns: None, before: None }
     }
 
     /// Requests that may be under way now, at least one.
@@ -64,9 +68,18 @@ impl Window {
     /// The transmission of `sent_ns` got lost, or the server was busy for it.
     pub fn lost(&mut self, now_ns: u64, sent_ns: u64) {
         if self.reduced_ns.is_none_or(|reduced_ns| sent_ns >= reduced_ns) {
+            self.before = Some((sent_ns, self.fixed, self.threshold));
             self.fixed = (self.fixed / 2).max(ONE);
             self.threshold = self.fixed;
             self.reduced_ns = Some(now_ns);
+        }
+    }
+
+    /// The transmission of `sent_ns` was answered after its time was up: it was slow, and not lost.
+    pub fn late(&mut self, sent_ns: u64) {
+        if let Some((_, fixed, threshold)) = self.before.take_if(|before| before.0 == sent_ns) {
+            self.fixed = self.fixed.max(fixed);
+            self.threshold = self.threshold.max(threshold);
         }
     }
 

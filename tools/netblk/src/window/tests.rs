@@ -36,6 +36,24 @@ fn what_was_lost_together_halves_it_once_and_then_it_grows_by_one() {
 }
 
 #[test]
+fn a_late_answer_takes_back_what_was_done_for_it_and_no_more() {
+    let mut window = Window::new(16);
+    window.lost(100, 40);
+    window.late(41);
+    assert_eq!(window.allowed(), 8);
+    window.late(40);
+    assert_eq!(window.allowed(), 16);
+    // A later, true loss is not forgiven for an earlier one's sake.
+    window.lost(200, 150);
+    window.lost(300, 250);
+    window.late(150);
+    assert_eq!(window.allowed(), 4);
+    window.late(250);
+    window.late(250);
+    assert_eq!(window.allowed(), 8);
+}
+
+#[test]
 fn it_does_not_grow_while_it_is_not_used() {
     let mut window = Window::new(256);
     (0..1000).for_each(|_| window.answered(7));
