@@ -13,21 +13,34 @@ const FLOOR_NS: u64 = 20_000_000;
 /// TCP's sake; nobody waits a minute for a disk).
 const CEILING_NS: u64 = 3_000_000_000;
 
+/// The most that late answers raise the shortest time-out to.
+const LATE_NS: u64 = 250_000_000;
+/// By this share of it each sample lowers what late answers raised: half of it is left after 2,800 samples.
+const FORGET: u64 = 4096;
+
 /// Smoothed round trip and the time-out that follows from it.
 #[derive(Debug, Clone)]
 pub struct RoundTrip {
     smoothed_ns: Option<u64>,
     variation_ns: u64,
+    floor_ns: u64,
 }
 
 impl RoundTrip {
     /// Nothing is known yet.
     pub const fn new() -> Self {
-        Self { smoothed_ns: None, variation_ns: 0 }
+        Self { smoothed_ns: None, variation_ns: 0, floor_ns: FLOOR_NS }
+    }
+
+    /// What `sample_ns` ago was sent was answered only after its time was up: somebody pauses now and then. The smoothed
+    /// figures forget that within a millisecond of fast answers; this does not (compare RFC 4015 section 3.3).
+    pub fn late(&mut self, sample_ns: u64) {
+        self.floor_ns = self.floor_ns.max(sample_ns.saturating_mul(2)).min(LATE_NS);
     }
 
     /// A reply came `sample_ns` after the transmission that it answers (sections 2.2 and 2.3).
     pub fn sample(&mut self, sample_ns: u64) {
+        self.floor_ns = (self.floor_ns - self.floor_ns / FORGET).max(FLOOR_NS);
         match self.smoothed_ns {
             None => {
                 self.smoothed_ns = Some(sample_ns);
@@ -54,7 +67,7 @@ impl RoundTrip {
             Some(smoothed_ns) => smoothed_ns.saturating_add(self.variation_ns.saturating_mul(4)),
         };
         let doublings = tries.saturating_sub(1).min(16);
-        base_ns.max(FLOOR_NS).saturating_mul(1 << doublings).min(CEILING_NS)
+        base_ns.max(self.floor_ns).saturating_mul(1 << doublings).min(CEILING_NS)
     }
 }
 
@@ -91,6 +104,19 @@ mod tests {
         assert_eq!(round_trip.timeout_ns(2), 2 * FLOOR_NS);
         assert_eq!(round_trip.timeout_ns(4), 8 * FLOOR_NS);
         assert_eq!(round_trip.timeout_ns(99), CEILING_NS);
+    }
+
+    #[test]
+    fn a_late_answer_is_remembered_for_a_while() {
+        let mut round_trip = RoundTrip::new();
+        round_trip.sample(200_000);
+        round_trip.late(30_000_000);
+        (0..100).for_each(|_| round_trip.sample(200_000));
+        assert!((58_000_000..=60_000_000).contains(&round_trip.timeout_ns(1)));
+        (0..6000).for_each(|_| round_trip.sample(200_000));
+        assert_eq!(round_trip.timeout_ns(1), FLOOR_NS);
+        round_trip.late(u64::MAX);
+        assert_eq!(round_trip.timeout_ns(1), LATE_NS);
     }
 
     proptest! {

@@ -586,6 +586,7 @@ impl Engine {
             Verdict::Piece(mask) => {
                 if flight.cookies.last() != Some(&cookie) {
                     self.window.late(sent_ns);
+                    self.round_trip.late(now_ns.saturating_sub(sent_ns));
                 }
                 flight.missing &= !mask;
                 flight.busy = None;
