@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
+use stories::counting::{INSTRUCTION_NS_LOG2, compare};
 use stories::frames::NODE_CONFIGURATION;
 use stories::netblk::{FLUSH, INFO, READ, Reply, Request};
 use stories::{Node, Setup};
@@ -84,4 +85,29 @@ fn sectors_of_4_kib_are_written_and_read_in_one_datagram_each() {
     let memory = node.run("mem");
     let pages = memory.lines().find(|line| line.starts_with("pages")).unwrap_or_else(|| panic!("{memory}"));
     assert!(pages.contains("512 of 512 free") && pages.contains("0 wanted in vain"), "{pages}");
+}
+
+/// As `no_copy` shows of datagrams that fit a frame: no instruction touches the data of those that do not. A READ leaves out of
+/// a page; a WRITE arrives in two frames, whatever its length is here, since each frame has its price.
+#[test]
+fn no_instruction_touches_the_data_of_a_page() {
+    let configuration = format!("{NODE_CONFIGURATION}{SERVED}");
+    let setup = Setup::of("sectors_counted").configured(configuration).wired_to_the_story().mtu(MTU);
+    let mut node = setup.cpus(1).counting_instructions(INSTRUCTION_NS_LOG2).boot().ready();
+    assert!(node.wire().resolve(), "the node answers ARP");
+    let mut judge = |what: &str, lengths: [u32; 2], request: &dyn Fn(&mut Node, usize, usize)| {
+        let (short, more) = compare(&mut node, lengths, |node, number, length| {
+            request(node, number as usize * SECTOR, length as usize);
+        });
+        let [least, most] = lengths;
+        println!("{what}: {short:.0} instructions for {least} bytes, {more:+.1} for {most}");
+        let for_a_look = f64::from(most - least) / 8.0;
+        assert!(more.abs() < for_a_look / 2.0, "{what}: {more:+.1} instructions more, of {short:.0}");
+    };
+    judge("READ", [2048, 4096], &|node, offset, length| {
+        let reply = ask(node, &Request::new(READ, offset as u64, length as u32), 1).remove(0);
+        assert_eq!((reply.status, reply.data.len()), (0, length));
+    });
+    judge("WRITE", [2048, 3584], &|node, offset, length| write(node, offset, &vec![0x5a; length]));
+    assert!(node.run("netblk list").contains("copies     0 of 0 bytes"));
 }
