@@ -257,6 +257,10 @@ pub struct Engine {
     log: Log,
     replay: Option<Replay>,
     shortening: bool,
+    /// A FLUSH that nobody asked for has failed, and nobody was told.
+    unflushed: Option<Status>,
+    /// A change that was answered could not be made again.
+    lost: Option<Failure>,
     stats: Stats,
 }
 
@@ -287,6 +291,8 @@ impl Engine {
             log: Log::default(),
             replay: None,
             shortening: false,
+            unflushed: None,
+            lost: None,
             stats: Stats::default(),
             config,
         }
@@ -368,6 +374,11 @@ impl Engine {
         self.flights.clear();
         self.forget_transmissions();
         (self.datagrams, self.users, self.shortening) = (0, 0, false);
+        // A link that was given up begins anew with the next request, and what was being made again does from the start.
+        self.link = None;
+        if let Some(replay) = &mut self.replay {
+            replay.next = self.log.first();
+        }
         if numbered && matches!(self.language, Some(Language::Two { .. })) {
             // What was dropped may still arrive, and must not run after what comes next: a new session
             // takes the place of this one, and nothing of the old runs any more.
@@ -393,15 +404,11 @@ impl Engine {
             return self.next_of_link(now_ns, datagram);
         }
         let share_ns = share_ns(self.round_trip.smoothed_ns(), self.window.allowed());
-        while let Some(&(id, part)) = self.outbox.front() {
+        while let Some((place, (id, part))) = self.next_in_outbox() {
             if part == 0 && self.pacer.ready_ns(share_ns) > now_ns {
                 return false;
             }
-            // The client never has number s under way while s - 256 is: see docs/netblk-protocol.md.
-            if part == 0 && !self.may_number(id) {
-                return false;
-            }
-            self.outbox.pop_front();
+            self.outbox.remove(place);
             let Some(language) = &self.language else { return false };
             // A flight may land while it waits here for its repetition.
             let Some(flight) = self.flights.get_mut(&id) else { continue };
@@ -432,7 +439,14 @@ impl Engine {
         false
     }
 
-    /// Whether a flight that may need a number can have one.
+    /// The first of those that may leave now. A change that cannot have its number yet is passed over: what it waits for,
+    /// the repetition of the oldest, may stand behind it.
+    fn next_in_outbox(&self) -> Option<(usize, (u64, u16))> {
+        self.outbox.iter().copied().enumerate().find(|&(_, (id, _))| self.may_number(id))
+    }
+
+    /// Whether a flight that may need a number can have one: the client never has number s under way while s - 256
+    /// is (docs/netblk-protocol.md, "At most once").
     fn may_number(&self, id: u64) -> bool {
         let window = self.info.as_ref().map_or(u64::MAX, |info| u64::from(info.write_window));
         let needs_one =
@@ -447,10 +461,8 @@ impl Engine {
             return self.link.as_ref().map(Link::due_ns).or(Some(0)).filter(|_| wanted);
         }
         let share_ns = share_ns(self.round_trip.smoothed_ns(), self.window.allowed());
-        let paced_ns = self.outbox.front().and_then(|&(id, _)| {
-            // Held back for want of a number: an answer brings it on, not time.
-            self.may_number(id).then(|| self.pacer.ready_ns(share_ns))
-        });
+        // What is held back for want of a number is brought on by an answer, not by time.
+        let paced_ns = self.next_in_outbox().map(|_| self.pacer.ready_ns(share_ns));
         let timer_ns = self.timers.first().map(|&(deadline_ns, _)| deadline_ns);
         paced_ns.into_iter().chain(timer_ns).min()
     }
@@ -460,6 +472,9 @@ impl Engine {
     /// # Errors
     /// [`Failure`] if a request has been sent, or refused as busy, for too long.
     pub fn on_time(&mut self, now_ns: u64) -> Result<(), Failure> {
+        if let Some(failure) = self.lost {
+            return Err(failure);
+        }
         if self.language.is_none() {
             let tries = self.link.as_ref().map_or(0, Link::tries);
             let waited_ns = now_ns.saturating_sub(self.heard_ns);
@@ -575,10 +590,16 @@ impl Engine {
                 self.take_down(id);
                 return match purpose {
                     Purpose::User => on_event(Event::Refused(Refusal { id, op, offset, length, status })),
-                    Purpose::Replay => Err(Failure::Forgotten { offset, length, status }.into()),
-                    // The user's own FLUSH will learn of it.
+                    Purpose::Replay => {
+                        // For good: nobody can say any more what the disk holds.
+                        let failure = Failure::Forgotten { offset, length, status };
+                        self.lost = Some(failure);
+                        Err(failure.into())
+                    }
+                    // A disk may say it only once: the user's next change or FLUSH is told.
                     Purpose::Shorten => {
                         self.shortening = false;
+                        self.unflushed = Some(status);
                         Ok(())
                     }
                 };
@@ -608,7 +629,14 @@ impl Engine {
         if let Some(landed) = self.land(now_ns, id)
             && purpose == Some(Purpose::User)
         {
-            on_event(Event::Landed(landed))?;
+            let Landed { id, op, offset, length, .. } = landed;
+            let told = op == Op::Flush || op.is_numbered();
+            match self.unflushed.take_if(|_| told) {
+                Some(status) => {
+                    on_event(Event::Refused(Refusal { id, op: Op::Flush, offset, length, status }))?
+                }
+                None => on_event(Event::Landed(landed))?,
+            }
         }
         Ok(())
     }

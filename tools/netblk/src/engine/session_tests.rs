@@ -534,3 +534,87 @@ fn a_restart_makes_the_log_run_again_and_nothing_else() {
     let stats = engine.stats();
     assert_eq!((stats.sessions, stats.replayed), (2, 5));
 }
+
+/// One change is lost again and again while as many as the server remembers are answered: the next waits for it, and it is
+/// what is sent again.
+#[test]
+fn the_oldest_number_goes_out_again_when_no_new_one_may() {
+    const CHANGES: u64 = 400;
+    let mut engine = engine(500, 1 << 30);
+    let mut server = Server::new(limits(1024, 512));
+    engine.configure(&server.info().device, 1000);
+    engine.set_window(500);
+    for number in 0..CHANGES {
+        engine.start(Request::write(number % SECTORS as u64 * SECTOR as u64, sector(number as u32 + 1)));
+    }
+    let (mut now_ns, mut landed, mut lost) = (0, 0, 0);
+    let mut datagram = Vec::new();
+    for _ in 0..100_000 {
+        if engine.is_idle() {
+            break;
+        }
+        let mut answers = Vec::new();
+        while engine.next_datagram(now_ns, &mut datagram) {
+            if HeaderView::new(&datagram).unwrap().sequence() == 1 && lost < 3 {
+                lost += 1;
+                continue;
+            }
+            answers.extend(server.receive(&datagram));
+        }
+        for answer in answers {
+            let mut count = |event: Event<'_>| {
+                landed += u64::from(matches!(event, Event::Landed(_)));
+                Ok::<(), Failure>(())
+            };
+            engine.receive(now_ns, &answer, &mut count).unwrap();
+        }
+        if !engine.is_idle() {
+            now_ns = engine.deadline_ns().expect("a moment to wait for").max(now_ns + MS);
+        }
+        engine.on_time(now_ns).unwrap();
+    }
+    assert_eq!((landed, lost, engine.stats().sessions), (CHANGES, 3, 1));
+}
+
+/// A run that fails in the middle of a replay begins it again: no answered change is passed over.
+#[test]
+fn a_replay_that_was_broken_off_begins_again() {
+    let mut engine = engine(1, 1 << 30);
+    let mut server = Server::new(limits(1024, 512));
+    engine.configure(&server.info().device, 256);
+    let mut now_ns = 0;
+    let mut step = |engine: &mut Engine, server: &mut Server, deaf: bool| {
+        let mut datagram = Vec::new();
+        let mut answers = Vec::new();
+        while engine.next_datagram(now_ns, &mut datagram) {
+            // What changes the disk does not arrive at a server that is deaf.
+            let changes = HeaderView::new(&datagram).unwrap().sequence() != 0;
+            if !(deaf && changes) {
+                answers.extend(server.receive(&datagram));
+            }
+        }
+        for answer in answers {
+            engine.receive(now_ns, &answer, &mut |_| Ok::<(), Failure>(())).unwrap();
+        }
+        now_ns += MS;
+        engine.on_time(now_ns).unwrap();
+    };
+    for number in 0..5 {
+        engine.start(Request::write(number * SECTOR as u64, sector(number as u32 + 1)));
+    }
+    while !engine.is_idle() {
+        step(&mut engine, &mut server, false);
+    }
+    server.restart();
+    assert_eq!(server.cached, [0; SECTORS]);
+    engine.start(Request::Read { offset: 0, length: 512 });
+    for _ in 0..50 {
+        step(&mut engine, &mut server, true);
+    }
+    engine.abandon();
+    engine.start(Request::Flush);
+    while !engine.is_idle() {
+        step(&mut engine, &mut server, false);
+    }
+    assert_eq!(server.durable[..6], [1, 2, 3, 4, 5, 0]);
+}

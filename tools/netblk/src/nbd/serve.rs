@@ -176,7 +176,19 @@ fn read_requests(
                     disk::Request::Write { .. } => served.written_bytes += bytes,
                     _ => {}
                 }
-                export.disk.submit(asked, Box::new(move |result| answer(translate(result))));
+                let flush_after = request.command == Command::Trim && request.has(flag::FUA);
+                let disk = export.disk.clone();
+                export.disk.submit(
+                    asked,
+                    Box::new(move |result| match result {
+                        // netblk's DISCARD knows no FUA.
+                        Ok(_) if flush_after => {
+                            let done = move |result| answer(translate(result));
+                            disk.submit(disk::Request::Flush, Box::new(done));
+                        }
+                        result => answer(translate(result)),
+                    }),
+                );
             }
             Err(error) => answer(Err(error)),
         }
