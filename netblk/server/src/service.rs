@@ -37,8 +37,8 @@ struct Service {
     card_stats: NetStats,
 }
 
-/// How long the end of a service waits for others to let go of it, and how often it looks: they have
-/// nothing left to do with it, so nobody would signal.
+/// How long the end of a service waits for others to let go of it before it says so, and how often it
+/// looks: they have nothing left to do with it, so nobody would signal.
 const LAST_HOLDER_NS: u64 = 1_000_000_000;
 const HOLDER_LOOK_NS: u64 = 100_000;
 
@@ -339,12 +339,14 @@ pub fn list() -> Vec<ServiceInfo> {
 
 /// Waits until nobody else holds the instance of the service on `port`: a disk that has called a
 /// transfer's sink, or a card that has called the port's handler, may have a share of it for a moment
-/// yet, and whoever unloads this module takes the code away that such a share leads to.
+/// yet, and whoever unloads this module takes the code away that such a share leads to. So there is no
+/// giving up.
 fn wait_for_last_holder(instance: &Arc<Instance>, port: u16) {
-    let deadline_ns = time::now_ns() + LAST_HOLDER_NS;
+    let mut notice_ns = time::now_ns() + LAST_HOLDER_NS;
     while Arc::strong_count(instance) > 1 {
-        if time::now_ns() >= deadline_ns {
-            return log::error!("netblk: somebody still holds the service on port {port}");
+        if time::now_ns() >= notice_ns {
+            log::error!("netblk: somebody still holds the service on port {port}");
+            notice_ns = time::now_ns() + LAST_HOLDER_NS;
         }
         task::sleep_ns(HOLDER_LOOK_NS);
     }

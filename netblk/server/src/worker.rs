@@ -86,6 +86,10 @@ impl Worker {
         while !self.instance.is_stopping() {
             let worked = self.round();
             let now_ns = time::now_ns();
+            // Here too, for a worker that never sleeps.
+            if self.instance.expiry_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+                self.instance.expire_sessions(now_ns);
+            }
             if worked {
                 self.wait.worked(now_ns);
                 // Rounds may follow each other for as long as requests come, and the softirq of
@@ -99,7 +103,7 @@ impl Worker {
                 Wait::Poll => task::yield_now(),
                 Wait::Sleep => {
                     self.instance.counters.sleeps.one();
-                    self.sleep(now_ns);
+                    self.sleep();
                 }
                 Wait::SleepUntil(deadline_ns) => {
                     self.instance.counters.sleeps.one();
@@ -112,10 +116,9 @@ impl Worker {
     }
 
     /// Sleeps until something happens, or until a session has been silent for too long.
-    fn sleep(&self, now_ns: u64) {
+    fn sleep(&self) {
         match self.instance.expiry_ns() {
             None => self.instance.event.wait(),
-            Some(at_ns) if at_ns <= now_ns => self.instance.expire_sessions(now_ns),
             Some(at_ns) => drop(self.instance.event.wait_until(at_ns)),
         }
     }
