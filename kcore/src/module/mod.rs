@@ -88,6 +88,8 @@ const LEAVE_NS: u64 = 5_000_000_000;
 pub enum LoadError {
     /// It is loaded.
     Already,
+    /// It was, and something of it is left.
+    Left,
     /// The boot archive has no such module.
     NoSuchFile,
     /// The kernel exports nothing.
@@ -112,6 +114,9 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadError::Already => f.write_str("it is loaded already; `lsmod` lists what is"),
+            LoadError::Left => {
+                f.write_str("something of it is left from the last time, and its code with it")
+            }
             LoadError::NoSuchFile => {
                 let there_are = loadable().join(", ");
                 let there_are = if there_are.is_empty() { "none" } else { &there_are };
@@ -194,6 +199,8 @@ impl Loaded {
 }
 
 static LOADED: Mutex<Vec<Arc<Loaded>>> = Mutex::new(Vec::new());
+/// The names of modules whose memory had to stay: a second of the name would run beside what is left.
+static LEFT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// One module at a time comes or goes. Before the lock of `LOADED`.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -219,6 +226,9 @@ pub fn load(name: &str, configuration: &'static [u8]) -> Result<(), LoadError> {
     if is_loaded(name) {
         return Err(LoadError::Already);
     }
+    if LEFT.lock().iter().any(|left| left == name) {
+        return Err(LoadError::Left);
+    }
     let path = alloc::format!("{FOLDER}{name}{ENDING}");
     let file = archive::file(&path).ok_or(LoadError::NoSuchFile)?;
     drop(path);
@@ -233,7 +243,7 @@ pub fn load(name: &str, configuration: &'static [u8]) -> Result<(), LoadError> {
             LOADED.lock().push(Arc::new(Loaded { name, instance, image, before }));
             Ok(())
         }
-        Err(why) => match leave(image) {
+        Err(why) => match leave(name, image) {
             Ok(()) => Err(LoadError::Refused(why)),
             Err(what) => Err(LoadError::Refused(alloc::format!("{why}; and it left {what}"))),
         },
@@ -260,14 +270,14 @@ pub fn unload(name: &str) -> Result<String, UnloadError> {
         }
     };
     drop(instance);
-    leave(image).map_err(UnloadError::Left)?;
+    leave(name, image).map_err(UnloadError::Left)?;
     let after = Balance::take();
     Ok(after.beside(&before))
 }
 
 /// Takes a module's memory away once nobody can be in it any more. If something of it is left, the
 /// memory stays for good, and what was left is said.
-fn leave(image: Image) -> Result<(), String> {
+fn leave(name: &str, image: Image) -> Result<(), String> {
     let whose = Whose::of(image.addresses());
     let left = match task::join_all_of(&whose, time::now_ns() + LEAVE_NS) {
         Err(task) => Some(alloc::format!("the task {task}")),
@@ -286,6 +296,7 @@ fn leave(image: Image) -> Result<(), String> {
         }
         Some(what) => {
             core::mem::forget(image);
+            LEFT.lock().push(String::from(name));
             Err(what)
         }
     }
