@@ -2,8 +2,9 @@
 
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -15,6 +16,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level::pipe};
 
 use super::access::Access;
+
+/// Lines about clients that may wait to be printed; more are left out.
+const LINES: usize = 256;
 
 // Many clients, or one with a deep queue, share this one window.
 #[derive(Debug, Args)]
@@ -61,7 +65,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
             info.version
         );
     };
-    nbd::run(&arguments.listen, &export, stop.as_fd(), ready, |line| eprintln!("{line}"))?;
+    // Nobody may be reading what is printed: a full pipe must hold up neither a client nor the end.
+    let (lines, taken) = mpsc::sync_channel::<String>(LINES);
+    let (printed, all_printed) = mpsc::channel();
+    thread::spawn(move || {
+        taken.iter().for_each(|line| eprintln!("{line}"));
+        let _ = printed.send(());
+    });
+    nbd::run(&arguments.listen, &export, stop.as_fd(), ready, move |line| drop(lines.try_send(line)))?;
+    let _ = all_printed.recv_timeout(Duration::from_secs(1));
     if !info.read_only {
         disk.ask(Request::Flush).map_err(Error::Shared)?;
     }

@@ -8,6 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::thread;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -139,6 +140,20 @@ impl Stream {
         })
     }
 
+    /// How long a read may wait; a write never waits longer than [`SLOWEST`].
+    fn set_patience(&self, read: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(read)?;
+                stream.set_write_timeout(Some(SLOWEST))
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(read)?;
+                stream.set_write_timeout(Some(SLOWEST))
+            }
+        }
+    }
+
     /// Ends the connection, whoever else has a handle of it.
     fn close(&self) {
         let _ = match self {
@@ -176,6 +191,10 @@ impl Write for Stream {
         Ok(())
     }
 }
+
+/// A client that takes so long to say what it wants, or to take what it asked for, is given up: it holds a place, and
+/// the end of the bridge would wait for it.
+const SLOWEST: Duration = Duration::from_secs(30);
 
 /// Connections at once. More are closed as they come: each may hold [`super::MOST_BYTES`] several times over.
 const MOST_CONNECTIONS: usize = 64;
@@ -242,7 +261,9 @@ fn connection(mut stream: Stream, peer: &str, export: &Export) -> String {
 }
 
 fn converse(stream: &mut Stream, peer: &str, export: &Export) -> String {
-    match negotiate(stream, export) {
+    let negotiated = stream.set_patience(Some(SLOWEST)).and_then(|()| negotiate(stream, export));
+    // Between requests a client may be silent for as long as it likes.
+    match negotiated.and_then(|outcome| stream.set_patience(None).map(|()| outcome)) {
         Ok(Outcome::Closed) => format!("{peer}: looked, and went"),
         Ok(Outcome::Transmission(style)) => {
             let writer = match stream.try_clone() {
