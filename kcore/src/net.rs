@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::balance::Whose;
 use crate::frame::{FrameChain, NetFrame};
@@ -28,6 +29,44 @@ pub struct NetStats {
     pub interrupts: u64,
     /// Doorbells rung.
     pub doorbells: u64,
+}
+
+/// What a driver counts for its [`NetStats`]. Each counter is an atomic of its own: they are read by
+/// the shell at any time and need not agree with each other.
+#[derive(Default)]
+pub struct NetCounters {
+    /// As in [`NetStats`], and so are the others.
+    pub rx_frames: AtomicU64,
+    pub rx_bytes: AtomicU64,
+    pub rx_dropped: AtomicU64,
+    pub rx_errors: AtomicU64,
+    pub tx_frames: AtomicU64,
+    pub tx_bytes: AtomicU64,
+    pub tx_dropped: AtomicU64,
+    pub interrupts: AtomicU64,
+    pub doorbells: AtomicU64,
+}
+
+impl NetCounters {
+    /// The counters, read one after the other.
+    pub fn snapshot(&self) -> NetStats {
+        NetStats {
+            rx_frames: self.rx_frames.load(Relaxed),
+            rx_bytes: self.rx_bytes.load(Relaxed),
+            rx_dropped: self.rx_dropped.load(Relaxed),
+            rx_errors: self.rx_errors.load(Relaxed),
+            tx_frames: self.tx_frames.load(Relaxed),
+            tx_bytes: self.tx_bytes.load(Relaxed),
+            tx_dropped: self.tx_dropped.load(Relaxed),
+            interrupts: self.interrupts.load(Relaxed),
+            doorbells: self.doorbells.load(Relaxed),
+        }
+    }
+}
+
+/// Adds to a counter.
+pub fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Relaxed);
 }
 
 /// A network card.

@@ -25,7 +25,7 @@ use kcore::event::Event;
 use kcore::frame::{FRAME_BYTES, FrameChain, MAX_PIECES};
 use kcore::irq::{self, Interrupt, IrqError};
 use kcore::memory::OutOfMemory;
-use kcore::net::{NetDevice, NetStats, Receiver};
+use kcore::net::{NetCounters, NetDevice, NetStats, Receiver, add};
 use kcore::pci::{Msix, PciDevice, PciError};
 use kcore::softirq::{self, Softirq};
 use kcore::sync::{Once, SpinLock};
@@ -33,7 +33,6 @@ use kcore::task::{self, Placement, Priority, SpawnError};
 use kcore::time::now_ns;
 use virtio_driver::{MAX_RESTARTS, Restarts};
 
-use crate::counters::{Counters, add};
 use crate::memory::RingBuffer;
 use crate::receive::{self, Batch, ReceiveSide};
 use crate::registers::{OTHER_VECTOR, RECEIVE_VECTOR, Registers, TRANSMIT_VECTOR, VECTORS};
@@ -160,7 +159,7 @@ pub struct Igb {
     /// Something happened beside the queues.
     changed: AtomicBool,
     link_is_up: AtomicBool,
-    counters: Counters,
+    counters: NetCounters,
     cpu: usize,
     softirq: Once<Softirq>,
     /// Kept for their lives; the table must go before the interrupts it points to.
@@ -209,7 +208,7 @@ impl Igb {
             retry: Event::new(),
             changed: AtomicBool::new(false),
             link_is_up: AtomicBool::new(false),
-            counters: Counters::default(),
+            counters: NetCounters::default(),
             cpu,
             softirq: Once::new(),
             interrupts: Once::new(),

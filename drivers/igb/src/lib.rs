@@ -34,7 +34,6 @@
 
 extern crate alloc;
 
-mod counters;
 mod device;
 mod memory;
 mod phy;

@@ -2,8 +2,8 @@
 
 use igb_protocol::{Assembly, RingFault, Step, register};
 use kcore::frame::{FrameChain, MAX_PIECES, NetFrame};
+use kcore::net::{NetCounters, add};
 
-use crate::counters::{Counters, add};
 use crate::memory::FrameReceiveRing;
 use crate::registers::Registers;
 
@@ -40,7 +40,7 @@ impl ReceiveSide {
 
     /// Takes up to [`BATCH`] pieces, and gives the card other frames in the place of those whose
     /// packets are delivered.
-    pub fn take(&mut self, registers: &Registers, counters: &Counters) -> Result<Batch, RingFault> {
+    pub fn take(&mut self, registers: &Registers, counters: &NetCounters) -> Result<Batch, RingFault> {
         let mut batch = Batch { frames: FrameChain::new(), bytes: 0, full: true };
         // For the card, in place of what it filled.
         let mut spare = FrameChain::new();
@@ -86,7 +86,7 @@ impl ReceiveSide {
     }
 
     /// Gives the card `spare` frames, and the rest back to the pool.
-    fn refill(&mut self, spare: &mut FrameChain, registers: &Registers, counters: &Counters) {
+    fn refill(&mut self, spare: &mut FrameChain, registers: &Registers, counters: &NetCounters) {
         while let Some(frame) = spare.pop() {
             if !self.post(frame) {
                 break;
@@ -97,7 +97,7 @@ impl ReceiveSide {
 
     /// Fills the ring from the pool. `false`: it has too few frames to begin with.
     #[must_use]
-    pub fn fill(&mut self, registers: &Registers, counters: &Counters) -> bool {
+    pub fn fill(&mut self, registers: &Registers, counters: &NetCounters) -> bool {
         while self.ring.room() > 0 {
             let Some(frame) = NetFrame::alloc() else { break };
             if !self.post(frame) {
@@ -120,7 +120,7 @@ impl ReceiveSide {
         }
     }
 
-    fn announce(&mut self, registers: &Registers, counters: &Counters) {
+    fn announce(&mut self, registers: &Registers, counters: &NetCounters) {
         if let Some(tail) = self.ring.announce() {
             add(&counters.doorbells, 1);
             registers.ring(register::receive_queue::TAIL, tail);
@@ -137,7 +137,7 @@ impl ReceiveSide {
 
 /// Delivers a packet if there are frames to take the places of its own; otherwise those go back into
 /// the ring, which so stays as full as it was.
-fn deliver(packet: NetFrame, batch: &mut Batch, spare: &mut FrameChain, counters: &Counters) {
+fn deliver(packet: NetFrame, batch: &mut Batch, spare: &mut FrameChain, counters: &NetCounters) {
     for _ in 0..packet.piece_count() {
         match NetFrame::alloc() {
             Some(frame) => spare.push(frame),

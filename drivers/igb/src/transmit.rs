@@ -4,9 +4,9 @@ use core::iter;
 
 use igb_protocol::{RingFault, Segment, register};
 use kcore::frame::{DeviceFrame, FrameChain, MAX_PIECES, NetFrame};
+use kcore::net::{NetCounters, add};
 use kcore::time::now_ns;
 
-use crate::counters::{Counters, add};
 use crate::memory::FrameTransmitRing;
 use crate::registers::{Registers, TRANSMIT_VECTOR};
 
@@ -34,7 +34,7 @@ impl TransmitSide {
 
     /// Takes frames from the chain as long as the backlog has room. A frame that the link cannot
     /// carry is taken and dropped.
-    pub fn accept(&mut self, chain: &mut FrameChain, longest_bytes: usize, counters: &Counters) -> usize {
+    pub fn accept(&mut self, chain: &mut FrameChain, longest_bytes: usize, counters: &NetCounters) -> usize {
         let mut taken = 0;
         while self.backlog.len() < BACKLOG_LIMIT {
             let Some(frame) = chain.pop() else { break };
@@ -54,7 +54,7 @@ impl TransmitSide {
         &mut self,
         link_is_up: bool,
         registers: &Registers,
-        counters: &Counters,
+        counters: &NetCounters,
     ) -> Result<(), RingFault> {
         self.reclaim();
         self.send(registers, counters);
@@ -88,7 +88,7 @@ impl TransmitSide {
         }
     }
 
-    fn send(&mut self, registers: &Registers, counters: &Counters) {
+    fn send(&mut self, registers: &Registers, counters: &NetCounters) {
         if self.backlog.is_empty() {
             return;
         }
@@ -137,7 +137,7 @@ impl TransmitSide {
     }
 
     /// Gives up the frames that wait.
-    pub fn drop_backlog(&mut self, counters: &Counters) {
+    pub fn drop_backlog(&mut self, counters: &NetCounters) {
         add(&counters.tx_dropped, self.backlog.len() as u64);
         self.backlog = FrameChain::new();
     }

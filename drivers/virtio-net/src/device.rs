@@ -25,7 +25,7 @@ use kcore::event::Event;
 use kcore::frame::{FRAME_BYTES, FrameChain, MAX_PIECES};
 use kcore::irq::{self, Interrupt, IrqError};
 use kcore::memory::OutOfMemory;
-use kcore::net::{NetDevice, NetStats, Receiver};
+use kcore::net::{NetCounters, NetDevice, NetStats, Receiver, add};
 use kcore::pci::{Msix, PciDevice, PciError};
 use kcore::softirq::{self, Softirq};
 use kcore::sync::{Once, SpinLock};
@@ -38,7 +38,6 @@ use virtio_driver::{
 };
 use virtio_pci::{QueueMemory, RegisterError};
 
-use crate::counters::{Counters, add};
 use crate::memory::{CardPacket, FrameQueue};
 use crate::receive::{self, Batch, ReceiveSide};
 use crate::registers::Registers;
@@ -162,7 +161,7 @@ pub struct VirtioNet {
     /// The card said that its configuration changed.
     changed: AtomicBool,
     link_is_up: AtomicBool,
-    counters: Counters,
+    counters: NetCounters,
     cpu: usize,
     softirq: Once<Softirq>,
     /// Kept for their lives; the table must go before the interrupts it points to.
@@ -230,7 +229,7 @@ impl VirtioNet {
             retry: Event::new(),
             changed: AtomicBool::new(false),
             link_is_up: AtomicBool::new(link_is_up),
-            counters: Counters::default(),
+            counters: NetCounters::default(),
             cpu,
             softirq: Once::new(),
             interrupts: Once::new(),

@@ -33,7 +33,6 @@
 
 extern crate alloc;
 
-mod counters;
 mod device;
 mod memory;
 mod receive;

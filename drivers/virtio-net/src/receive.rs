@@ -1,9 +1,9 @@
 //! The receive queue.
 
 use kcore::frame::{FRAME_BYTES, FrameChain, NetFrame};
+use kcore::net::{NetCounters, add};
 use virtio_driver::{Packet, QueueFault};
 
-use crate::counters::{Counters, add};
 use crate::memory::{CardPacket, FrameQueue};
 use crate::registers::{Doorbell, Registers};
 
@@ -33,7 +33,7 @@ pub(crate) struct Batch {
 impl ReceiveSide {
     /// Takes up to [`BATCH`] packets, gives the card other frames in their place, and leaves the
     /// card's interrupts off.
-    pub fn take(&mut self, registers: &Registers, counters: &Counters) -> Result<Batch, QueueFault> {
+    pub fn take(&mut self, registers: &Registers, counters: &NetCounters) -> Result<Batch, QueueFault> {
         self.queue.disarm_interrupt();
         let mut frames = FrameChain::new();
         // For the card, in place of what it returned.
@@ -73,7 +73,7 @@ impl ReceiveSide {
 
     /// Gives the card `spare` frames, and more from the pool as long as there is room. Returns how
     /// many packets it can receive then.
-    pub fn refill(&mut self, mut spare: FrameChain, registers: &Registers, counters: &Counters) -> u16 {
+    pub fn refill(&mut self, mut spare: FrameChain, registers: &Registers, counters: &NetCounters) -> u16 {
         let frames_per_packet = self.frames_per_packet;
         let submitted = self.queue.submit(|| {
             let packet = room_for_a_packet(frames_per_packet, &mut spare)?.into_device();

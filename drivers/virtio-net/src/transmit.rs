@@ -1,9 +1,9 @@
 //! The transmit queue and the backlog before it.
 
 use kcore::frame::{FrameChain, MAX_PIECES, NetFrame};
+use kcore::net::{NetCounters, add};
 use virtio_driver::{Packet, QueueFault};
 
-use crate::counters::{Counters, add};
 use crate::memory::{CardPacket, FrameQueue};
 use crate::registers::{Doorbell, Registers};
 
@@ -36,7 +36,7 @@ impl TransmitSide {
 
     /// Takes frames from the chain as long as the backlog has room. A frame that the link cannot
     /// carry is taken and dropped.
-    pub fn accept(&mut self, chain: &mut FrameChain, longest_bytes: usize, counters: &Counters) -> usize {
+    pub fn accept(&mut self, chain: &mut FrameChain, longest_bytes: usize, counters: &NetCounters) -> usize {
         let segments = usize::from(self.queue.layout().segments());
         let mut taken = 0;
         while self.backlog.len() < BACKLOG_LIMIT {
@@ -53,14 +53,14 @@ impl TransmitSide {
     }
 
     /// Gives up the frames that wait.
-    pub fn drop_backlog(&mut self, counters: &Counters) {
+    pub fn drop_backlog(&mut self, counters: &NetCounters) {
         add(&counters.tx_dropped, self.backlog.len() as u64);
         self.backlog = FrameChain::new();
     }
 
     /// Takes back what was sent, sends what waits, and asks for an interrupt if some must wait on.
     /// At most one doorbell unless the card finishes half a ring meanwhile.
-    pub fn pump(&mut self, registers: &Registers, counters: &Counters) -> Result<(), QueueFault> {
+    pub fn pump(&mut self, registers: &Registers, counters: &NetCounters) -> Result<(), QueueFault> {
         loop {
             self.reclaim()?;
             self.send(registers, counters);
@@ -82,7 +82,7 @@ impl TransmitSide {
         Ok(())
     }
 
-    fn send(&mut self, registers: &Registers, counters: &Counters) {
+    fn send(&mut self, registers: &Registers, counters: &NetCounters) {
         let backlog = &mut self.backlog;
         let mut bytes = 0;
         let submitted = self.queue.submit(|| {
