@@ -20,6 +20,7 @@ extern crate alloc;
 
 mod bell;
 pub mod console;
+mod devices;
 mod fabric;
 mod gateway;
 mod guest;

@@ -1,11 +1,6 @@
 //! A guest's network card: a virtio function on one side, a port of the switch on the
 //! other.
 //!
-//! The registers are touched by whichever CPU of the guest does it, under the board's
-//! lock; the queues are worked on by the task of the guest's first CPU, in rounds
-//! ([`Nic::round`]). What an access asks for is left in flags, and the first CPU's bell
-//! is rung.
-//!
 //! Lock order: the source, the function, the port's queue, the frames' pool; a register
 //! access has the board's lock before the function's. The switch is called with none of
 //! them held.
@@ -16,15 +11,16 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hvarch::GuestMemory;
 use kcore::frame::{FRAME_BYTES, FrameChain, NetFrame};
 use kcore::sync::SpinLock;
-use machine::pci::{Endpoint, Identity};
+use machine::pci::Identity;
 use machine::time::nearer;
 use netwire::MacAddr;
 use virtio_device::net::{
     FrameSink, FrameSource, NetConfig, NetCounters, NetFunction, RECEIVE_QUEUE, TRANSMIT_QUEUE, frame_wakes,
 };
-use virtio_device::{DeviceFault, Event, Region};
+use virtio_device::{Event, Region};
 
 use crate::bell::Bells;
+use crate::devices::{Device, Round};
 use crate::fabric::{Fabric, FrameQueue, Plug, PlugError, Port};
 
 /// Frames that a port may hold, the one in the first CPU's hands with them. A guest that
@@ -73,17 +69,6 @@ pub struct Nic {
     bells: Bells,
 }
 
-/// When [`Nic::round`] wants to be called again.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Round {
-    /// At once: there is more.
-    pub more: bool,
-    /// At this time at the latest.
-    pub due_ns: Option<u64>,
-    /// The guest's driver broke its queue.
-    pub fault: Option<DeviceFault>,
-}
-
 /// Counters of a card, both sides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NicStats {
@@ -119,35 +104,6 @@ impl Nic {
             source: SpinLock::new(source),
             bells,
         })
-    }
-
-    /// What the card is on the guest's PCI bus.
-    pub fn identity() -> Identity {
-        Identity { virtio_type: virtio_device::DeviceKind::Net.id(), config_bytes: 12, queues: 2 }
-    }
-
-    /// Works on both queues; the first CPU's task, before it enters the guest or sleeps.
-    pub fn round(&self, now_ns: u64) -> Round {
-        let mut more = self.transmit();
-        let mut source = self.source.lock();
-        let mut function = self.function.lock();
-        let due = function.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
-        let notified = self.receive_wanted.swap(false, Ordering::SeqCst);
-        if due || notified || (!source.starved && source.peek().is_some()) {
-            let received = function.receive(&*self.ram, &mut *source, now_ns);
-            source.starved = received.starved;
-            more |= received.more;
-        }
-        if !function.is_live() {
-            // Frames for a card without a driver: an unplugged cable keeps none either.
-            source.clear();
-        }
-        self.port.starved.store(source.starved, Ordering::SeqCst);
-        // The switch wakes nobody until the window's end, so that is when to look.
-        let window_end_ns = function.window_end_ns();
-        self.port.window_end_ns.store(window_end_ns, Ordering::SeqCst);
-        let window = (window_end_ns > now_ns).then_some(window_end_ns);
-        Round { more, due_ns: nearer(function.due_ns(), window), fault: function.fault() }
     }
 
     /// Takes what the guest has sent to the switch. True if there is more.
@@ -228,17 +184,21 @@ impl FrameSink for Sink {
     }
 }
 
-/// The card's registers, for the guest's PCI bus.
-pub struct NicEndpoint(pub Arc<Nic>);
-
-impl Endpoint for NicEndpoint {
-    fn read(&mut self, region: Region, offset: u32, bytes: u8) -> u64 {
-        self.0.function.lock().read(region, offset, bytes)
+impl Device for Nic {
+    fn identity(&self) -> Identity {
+        Identity { virtio_type: virtio_device::DeviceKind::Net.id(), config_bytes: 12, queues: 2 }
     }
 
-    fn write(&mut self, region: Region, offset: u32, bytes: u8, value: u64) {
-        let nic = &*self.0;
-        let event = nic.function.lock().write(&*nic.ram, region, offset, bytes, value);
+    fn what(&self) -> &str {
+        "network card"
+    }
+
+    fn read(&self, region: Region, offset: u32, bytes: u8) -> u64 {
+        self.function.lock().read(region, offset, bytes)
+    }
+
+    fn write(&self, region: Region, offset: u32, bytes: u8, value: u64) {
+        let event = self.function.lock().write(&*self.ram, region, offset, bytes, value);
         let (transmit, receive) = match event {
             Event::Nothing => return,
             // A fault on the way here ends the device, too, and must be looked at.
@@ -248,15 +208,38 @@ impl Endpoint for NicEndpoint {
             Event::Notified { .. } => return,
         };
         if transmit {
-            nic.transmit_wanted.store(true, Ordering::SeqCst);
+            self.transmit_wanted.store(true, Ordering::SeqCst);
         }
         if receive {
-            nic.receive_wanted.store(true, Ordering::SeqCst);
+            self.receive_wanted.store(true, Ordering::SeqCst);
         }
-        nic.bells.ring_device_cpu();
+        self.bells.ring_device_cpu();
     }
 
     fn interrupt_line(&self) -> bool {
-        self.0.function.lock().interrupt_line()
+        self.function.lock().interrupt_line()
+    }
+
+    fn round(&self, now_ns: u64) -> Round {
+        let mut more = self.transmit();
+        let mut source = self.source.lock();
+        let mut function = self.function.lock();
+        let due = function.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        let notified = self.receive_wanted.swap(false, Ordering::SeqCst);
+        if due || notified || (!source.starved && source.peek().is_some()) {
+            let received = function.receive(&*self.ram, &mut *source, now_ns);
+            source.starved = received.starved;
+            more |= received.more;
+        }
+        if !function.is_live() {
+            // Frames for a card without a driver: an unplugged cable keeps none either.
+            source.clear();
+        }
+        self.port.starved.store(source.starved, Ordering::SeqCst);
+        // The switch wakes nobody until the window's end, so that is when to look.
+        let window_end_ns = function.window_end_ns();
+        self.port.window_end_ns.store(window_end_ns, Ordering::SeqCst);
+        let window = (window_end_ns > now_ns).then_some(window_end_ns);
+        Round { more, due_ns: nearer(function.due_ns(), window), fault: function.fault() }
     }
 }

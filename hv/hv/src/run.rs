@@ -34,9 +34,10 @@ use machine::memory_map;
 use machine::time::nearer;
 
 use crate::bell::Bells;
+use crate::devices::{Devices, Round};
 use crate::fabric::Fabric;
 use crate::guest::{ConsoleLine, Ending, Guest};
-use crate::nic::{Nic, NicEndpoint, NicStats, Round};
+use crate::nic::NicStats;
 
 /// Bytes moved from the console's queue to the guest's UART at once.
 const INPUT_CHUNK: usize = 64;
@@ -69,12 +70,12 @@ pub struct Run {
     pub(crate) input_waits: AtomicBool,
 }
 
-/// What the guest occupies: memory, devices, a port of the switch with its address.
+/// What the guest occupies: memory, devices, a port of the switch with its address, its disks.
 struct Body {
     memory: Arc<GuestMemory>,
     space: Arc<GuestSpace>,
     board: BoardCell,
-    nic: Option<Arc<Nic>>,
+    devices: Devices,
 }
 
 /// What others may see of one CPU.
@@ -123,16 +124,7 @@ impl Run {
         let now_ns = time::now_ns();
         let console = Box::new(ConsoleLine::new(guest.clone()));
         let mut board = Board::new(bus.clone(), console, config.unix_at_zero_ns + now_ns, now_ns);
-        let nic = match spec.network {
-            None => None,
-            Some(mac) => {
-                let nic = Nic::new(fabric, mac, memory.clone(), bells.clone());
-                let nic = Arc::new(nic.map_err(|error| format!("{error}"))?);
-                let endpoint = Box::new(NicEndpoint(nic.clone()));
-                board.pci.add(Nic::identity(), endpoint).map_err(|_| String::from("the PCI bus is full"))?;
-                Some(nic)
-            }
-        };
+        let devices = Devices::plug(spec, fabric, &memory, &bells, &mut board)?;
         let cpus = host_cpus
             .iter()
             .map(|&host_cpu| CpuShare {
@@ -150,7 +142,7 @@ impl Run {
                 memory,
                 space,
                 board: BoardCell(SpinLock::new(board)),
-                nic,
+                devices,
             }))),
             bus,
             bells,
@@ -211,6 +203,9 @@ impl Run {
         last.then(|| {
             // The tasks have dropped their shares, so this is the last.
             let body = self.body.lock().take();
+            if let Some(body) = &body {
+                body.devices.drain();
+            }
             drop(body);
             self.ending.lock().clone().unwrap_or(Ending::Stopped)
         })
@@ -228,7 +223,7 @@ impl Run {
 
     pub fn nic_stats(&self) -> Option<NicStats> {
         // Under the lock: a share taken out of it could outlive the run.
-        self.body.lock().as_ref()?.nic.as_ref().map(|nic| nic.stats())
+        self.body.lock().as_ref()?.devices.nic_stats()
     }
 
     /// Each CPU's counters, as of now.
@@ -335,12 +330,10 @@ impl Run {
         if self.input_waits.load(Ordering::SeqCst) {
             self.feed_input(&body.board);
         }
-        let Some(nic) = &body.nic else { return Round::default() };
-        let round = nic.round(time::now_ns());
-        if let Some(fault) = round.fault {
-            self.end(Ending::Failed(format!("network card: {fault}")));
-        }
-        round
+        body.devices.round(time::now_ns()).unwrap_or_else(|why| {
+            self.end(Ending::Failed(why));
+            Round::default()
+        })
     }
 
     /// Moves typed input to the UART, whose queue has room for all of it.
