@@ -81,6 +81,42 @@ impl Segment {
     pub fn len_bytes(&self) -> u32 {
         self.bytes
     }
+
+    /// Its first `bytes` bytes and the rest, neither empty; `None` if it has no more than that.
+    pub fn split(self, bytes: u32) -> Option<(Segment, Segment)> {
+        let rest = self.bytes.checked_sub(bytes).filter(|&rest| rest > 0 && bytes > 0)?;
+        let address = self.address.checked_add(u64::from(bytes))?;
+        Some((Segment { bytes, ..self }, Segment { address, bytes: rest }))
+    }
+
+    /// Whether `next` begins where it ends, and both together are a segment.
+    fn joined(self, next: Segment) -> Option<Segment> {
+        let end = self.address.checked_add(u64::from(self.bytes))?;
+        let bytes = self.bytes.checked_add(next.bytes)?;
+        (end == next.address).then_some(Segment { bytes, ..self })
+    }
+}
+
+/// Appends the `take` bytes behind the first `skip` of `segments`, or as many as there are. What
+/// lies side by side becomes one segment.
+pub(crate) fn cut(segments: &[Segment], skip: u32, take: u32, into: &mut Vec<Segment>) {
+    let mut cursor = Cursor::new(segments);
+    let mut skip = skip;
+    while skip > 0 {
+        let Some((_, bytes)) = cursor.advance(skip as usize) else { return };
+        skip -= bytes as u32; // at most `skip`
+    }
+    let mut take = take;
+    while take > 0 {
+        let Some((address, bytes)) = cursor.advance(take as usize) else { return };
+        let bytes = bytes as u32; // at most `take`
+        take -= bytes;
+        let next = Segment { address, bytes };
+        match into.last_mut().and_then(|last| Some((last.joined(next)?, last))) {
+            Some((joined, last)) => *last = joined,
+            None => into.push(next),
+        }
+    }
 }
 
 /// A checked chain: first the segments that the device may read, then those it may write.

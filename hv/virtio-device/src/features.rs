@@ -29,6 +29,16 @@ impl Features {
     pub const NET_MRG_RXBUF: Self = Self::bit(15);
     pub const NET_STATUS: Self = Self::bit(16);
 
+    // 5.2.3, the block device.
+    pub const BLK_SEG_MAX: Self = Self::bit(2);
+    pub const BLK_RO: Self = Self::bit(5);
+    pub const BLK_BLK_SIZE: Self = Self::bit(6);
+    pub const BLK_FLUSH: Self = Self::bit(9);
+    pub const BLK_TOPOLOGY: Self = Self::bit(10);
+    pub const BLK_MQ: Self = Self::bit(12);
+    pub const BLK_DISCARD: Self = Self::bit(13);
+    pub const BLK_WRITE_ZEROES: Self = Self::bit(14);
+
     const fn bit(number: u32) -> Self {
         Self(1 << number)
     }

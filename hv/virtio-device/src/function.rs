@@ -17,6 +17,9 @@ use crate::status::Status;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     Net,
+    Block,
+    Console,
+    Entropy,
 }
 
 impl DeviceKind {
@@ -24,6 +27,9 @@ impl DeviceKind {
     pub const fn id(self) -> u16 {
         match self {
             Self::Net => 1,
+            Self::Block => 2,
+            Self::Console => 3,
+            Self::Entropy => 4,
         }
     }
 }
@@ -52,6 +58,12 @@ pub trait DeviceModel {
 
     /// The queues are gone: reset, given up, or after a fault. Nothing is owed to them any more.
     fn stop(&mut self);
+
+    /// Whether somebody still reads or writes the driver's memory on the device's behalf, though
+    /// the queues are gone. A reset is not over before that ends.
+    fn holds_memory(&self) -> bool {
+        false
+    }
 }
 
 /// What an access to the registers asks of whoever drives the device.
@@ -130,9 +142,12 @@ impl<M: DeviceModel> Function<M> {
         };
         match effect {
             Effect::None => Event::Nothing,
-            Effect::Reset => {
+            Effect::Reset { before } => {
                 self.drop_queues();
                 self.fault = None;
+                if self.model.holds_memory() {
+                    self.registers.hold_reset(before);
+                }
                 Event::Stopped
             }
             Effect::GivenUp => {
@@ -218,6 +233,13 @@ impl<M: DeviceModel> Function<M> {
         }
         let queue = self.queues.get_mut(usize::from(index))?.as_mut()?;
         Some((queue, &mut self.model))
+    }
+
+    /// To be called when a model holds less memory than before: a reset that waited for it ends.
+    pub(crate) fn memory_released(&mut self) {
+        if !self.model.holds_memory() {
+            self.registers.end_reset();
+        }
     }
 
     pub(crate) fn interrupt(&mut self, queue: u16) {

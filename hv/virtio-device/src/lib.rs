@@ -10,6 +10,7 @@
 //!     registers    common configuration, ISR, MSI-X vectors
 //!     queue, chain the rings, and one request out of them
 //!     net          the network device and its receive moderation
+//!     block        the block device: requests, and their transfers to a disk
 //!   ram        the guest's memory; fake has one for tests, and a driver
 //! ```
 //!
@@ -24,6 +25,7 @@
 
 extern crate alloc;
 
+pub mod block;
 pub mod chain;
 pub mod fake;
 pub mod fault;

@@ -145,8 +145,11 @@ impl QueueRegisters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     None,
-    /// The driver reset the device: nothing of the queues may be used any more.
-    Reset,
+    /// The driver reset the device, whose status was this: nothing of the queues may be used any
+    /// more.
+    Reset {
+        before: Status,
+    },
     /// The driver set DRIVER_OK: the queues may be used.
     Started,
     /// The driver gave the device up (FAILED) while it was live.
@@ -193,6 +196,9 @@ pub(crate) struct Registers {
     device_feature_select: u32,
     driver_feature_select: u32,
     status: Status,
+    /// The driver has reset the device, and the device is not done with its memory yet: what the
+    /// status register shows until it is.
+    resetting: Option<Status>,
     queue_select: u16,
     queues: Vec<QueueRegisters>,
     config_generation: u8,
@@ -214,6 +220,7 @@ impl Registers {
             device_feature_select: 0,
             driver_feature_select: 0,
             status: Status::RESET,
+            resetting: None,
             queue_select: 0,
             queues: queue_sizes.iter().map(|&size| QueueRegisters::reset(size)).collect(),
             config_generation: 0,
@@ -238,6 +245,19 @@ impl Registers {
 
     pub fn counters(&self) -> RegisterCounters {
         self.counters
+    }
+
+    /// The reset that the driver has just asked for is not over: the status register shows `before`
+    /// until [`Self::end_reset`], and nothing else can be written (2.4.1: the device shows 0 once the
+    /// reset is done, and the driver waits for that).
+    pub fn hold_reset(&mut self, before: Status) {
+        // A driver that asks again while it waits is shown the same.
+        self.resetting.get_or_insert(before);
+    }
+
+    /// The device is done with the driver's memory.
+    pub fn end_reset(&mut self) {
+        self.resetting = None;
     }
 
     /// A queue fault: the driver is told and must reset (2.1.2).
@@ -328,7 +348,7 @@ impl Registers {
             Field::DriverFeature => u64::from(self.driver_features.word(self.driver_feature_select)),
             Field::ConfigMsixVector => u64::from(self.config_msix_vector),
             Field::NumQueues => self.queues.len() as u64,
-            Field::DeviceStatus => u64::from(self.status.bits()),
+            Field::DeviceStatus => u64::from(self.resetting.unwrap_or(self.status).bits()),
             Field::ConfigGeneration => u64::from(self.config_generation),
             Field::QueueSelect => u64::from(self.queue_select),
             // 0 tells the driver that there is no such queue (4.1.4.3.1).
@@ -351,6 +371,9 @@ impl Registers {
         features_fit: impl FnOnce(Features) -> bool,
     ) -> Effect {
         let Some(field) = Field::at(offset, size) else { return self.ignored() };
+        if self.resetting.is_some() {
+            return self.ignored();
+        }
         match field {
             Field::DeviceFeatureSelect => self.device_feature_select = low_u32(value),
             Field::DriverFeatureSelect => self.driver_feature_select = low_u32(value),
@@ -417,11 +440,11 @@ impl Registers {
 
     fn write_status(&mut self, value: u64, fit: impl FnOnce(Features) -> bool) -> Effect {
         let value = (value & 0xff) as u8;
+        let before = self.status;
         if value == 0 {
             self.reset();
-            return Effect::Reset;
+            return Effect::Reset { before };
         }
-        let before = self.status;
         // Beyond VERSION_1 a device may refuse what it can not work without (6.1, 2.2.2).
         let fits = self.offered.has(self.driver_features)
             && self.driver_features.has(Features::VERSION_1)

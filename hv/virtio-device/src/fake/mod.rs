@@ -4,6 +4,7 @@
 //! second thread and race with the device as a real guest's CPU does. It is compiled always,
 //! not only under `cfg(test)`, because other rooms' tests stand on it too.
 
+pub mod disk;
 pub mod driver;
 
 use alloc::vec::Vec;
