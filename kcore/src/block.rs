@@ -4,6 +4,8 @@
 //! sink that pushes and signals and does nothing more. `submit` never blocks: a full queue says
 //! so and gives the transfer back.
 
+mod claim;
+
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,6 +16,8 @@ use crate::event::Event;
 use crate::memory::{OutOfMemory, PAGE_BYTES};
 use crate::sync::IrqSpinLock;
 use crate::{task, time};
+
+pub use claim::{Access, Claim, DiskExtent, InUse, claim};
 
 /// What a transfer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,6 +195,11 @@ pub trait Disk: Send + Sync {
 
     /// Most bytes of one transfer of data.
     fn max_transfer_bytes(&self) -> u32;
+
+    /// Where its sectors are, for [`claim`]: on itself, unless it is part of another.
+    fn extent(&self) -> DiskExtent {
+        DiskExtent { disk: String::from(self.name()), sectors: 0..self.sectors() }
+    }
 
     /// What else it can do.
     fn features(&self) -> DiskFeatures {

@@ -4,8 +4,12 @@
 //! tables): values in it are read and written one at a time, volatile, at checked and aligned
 //! offsets, and never as a reference, for the device may write at any moment. A [`DmaMemory`] is
 //! handed over for one transfer and consumed by it: while the device has it, nobody else can
-//! reach it; the completion gives it back.
+//! reach it; the completion gives it back. A guest's pages are the exception: they are lent
+//! ([`DmaMemory::lent`]), the guest goes on using them, and only their end waits.
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::fmt;
 use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use arch::addr::PhysAddr;
@@ -172,9 +176,27 @@ impl FramePiece {
 /// Pieces of several frames, in the order of their data.
 pub type FramePieces = ArrayVec<FramePiece, MAX_PIECES>;
 
+/// Segments of one transfer.
+pub type Segments = ArrayVec<Segment, MAX_PIECES>;
+
+/// Memory that belongs to somebody else, a guest for one, and is not given away while it is out.
+struct Lent {
+    segments: Segments,
+    /// Holds the memory.
+    _owner: Arc<dyn Send + Sync>,
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lent").field(&self.segments).finish()
+    }
+}
+
 /// A contiguous part of something, or parts of several frames.
 #[derive(Debug)]
 enum Owner {
+    /// Never empty; their lengths add up to the memory's. Boxed: the others are smaller.
+    Lent(Box<Lent>),
     Frame(NetFrame),
     Buffer(DmaBuffer),
     Page(Page),
@@ -229,22 +251,37 @@ impl DmaMemory {
         Ok(DmaMemory { owner: Owner::Pieces(pieces), offset: 0, bytes })
     }
 
+    /// Memory of `owner`'s, which the device shares with whoever else uses it. `None` if it is none.
+    /// The `DmaMemory` should be dropped where the last share of `owner` may be.
+    ///
+    /// # Safety
+    /// As long as `owner` lives, every segment must be memory that nobody is given for another use
+    /// and to which no reference exists: the device reads and writes it at any time until the
+    /// `DmaMemory` is dropped.
+    pub unsafe fn lent(owner: Arc<dyn Send + Sync>, segments: Segments) -> Option<DmaMemory> {
+        let bytes = segments.iter().map(|segment| segment.bytes).sum();
+        let lent = || Box::new(Lent { segments, _owner: owner });
+        (bytes > 0).then(|| DmaMemory { owner: Owner::Lent(lent()), offset: 0, bytes })
+    }
+
     /// Where it lies, for the device: physically contiguous segments, in the order of the data.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + Clone + '_ {
-        let (base, pieces) = match &self.owner {
-            Owner::Frame(frame) => (Some(frame.phys()), &[][..]),
-            Owner::Buffer(buffer) => (Some(buffer.phys()), &[][..]),
-            Owner::Page(page) => (Some(page.phys()), &[][..]),
-            Owner::Pieces(pieces) => (None, &pieces[..]),
+        let (base, pieces, lent) = match &self.owner {
+            Owner::Frame(frame) => (Some(frame.phys()), &[][..], &[][..]),
+            Owner::Buffer(buffer) => (Some(buffer.phys()), &[][..], &[][..]),
+            Owner::Page(page) => (Some(page.phys()), &[][..], &[][..]),
+            Owner::Pieces(pieces) => (None, &pieces[..], &[][..]),
+            Owner::Lent(lent) => (None, &[][..], &lent.segments[..]),
         };
         let whole = base.map(|base| Segment { phys: base + self.offset, bytes: self.bytes });
-        whole.into_iter().chain(pieces.iter().map(FramePiece::segment))
+        whole.into_iter().chain(pieces.iter().map(FramePiece::segment)).chain(lent.iter().copied())
     }
 
     /// How many segments there are.
     pub fn segment_count(&self) -> usize {
         match &self.owner {
             Owner::Pieces(pieces) => pieces.len(),
+            Owner::Lent(lent) => lent.segments.len(),
             Owner::Frame(_) | Owner::Buffer(_) | Owner::Page(_) => 1,
         }
     }
@@ -258,7 +295,7 @@ impl DmaMemory {
     pub fn into_frame(self) -> Option<NetFrame> {
         match self.owner {
             Owner::Frame(frame) => Some(frame),
-            Owner::Buffer(_) | Owner::Page(_) | Owner::Pieces(_) => None,
+            Owner::Buffer(_) | Owner::Page(_) | Owner::Pieces(_) | Owner::Lent(_) => None,
         }
     }
 
@@ -266,7 +303,7 @@ impl DmaMemory {
     pub fn into_buffer(self) -> Option<DmaBuffer> {
         match self.owner {
             Owner::Buffer(buffer) => Some(buffer),
-            Owner::Frame(_) | Owner::Page(_) | Owner::Pieces(_) => None,
+            Owner::Frame(_) | Owner::Page(_) | Owner::Pieces(_) | Owner::Lent(_) => None,
         }
     }
 
@@ -274,7 +311,7 @@ impl DmaMemory {
     pub fn into_page(self) -> Option<Page> {
         match self.owner {
             Owner::Page(page) => Some(page),
-            Owner::Frame(_) | Owner::Buffer(_) | Owner::Pieces(_) => None,
+            Owner::Frame(_) | Owner::Buffer(_) | Owner::Pieces(_) | Owner::Lent(_) => None,
         }
     }
 
@@ -282,7 +319,7 @@ impl DmaMemory {
     pub fn into_frames(self) -> Option<FramePieces> {
         match self.owner {
             Owner::Pieces(pieces) => Some(pieces),
-            Owner::Frame(_) | Owner::Buffer(_) | Owner::Page(_) => None,
+            Owner::Frame(_) | Owner::Buffer(_) | Owner::Page(_) | Owner::Lent(_) => None,
         }
     }
 }

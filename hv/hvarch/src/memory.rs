@@ -10,12 +10,15 @@
 //! does not see, and ring indices by single atomic accesses. What was the guest's is
 //! overwritten before its pages go back to the node.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::arch::asm;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU16, Ordering};
 
 use arch::addr::{PhysAddr, phys_to_virt};
+use kcore::dma::{DmaMemory, Segments};
+use kcore::frame::Segment;
 use kcore::memory::{OutOfMemory, PAGE_BYTES, PageRun};
 use virtio_device::{GuestPhysAddr, GuestRam, OutOfRange};
 
@@ -120,6 +123,33 @@ impl GuestMemory {
             }
         }
         Ok(())
+    }
+
+    /// Lends the stretches of guest RAM (address, bytes) to a device for one transfer, as they are:
+    /// the guest may race with the device, as with its own on a real machine. `None` if one of them
+    /// is not RAM, or lies in more pieces of the host's memory than a transfer can have.
+    pub fn lend(
+        self: &Arc<Self>,
+        stretches: impl IntoIterator<Item = (GuestPhysAddr, u32)>,
+    ) -> Option<DmaMemory> {
+        let mut segments = Segments::new();
+        for (address, bytes) in stretches {
+            let mut offset = self.offset(address, bytes.into()).ok()?;
+            let mut left = bytes as usize;
+            while left > 0 {
+                let within = offset % PIECE_BYTES;
+                let piece = &self.pieces[(offset / PIECE_BYTES) as usize];
+                let here = left.min((PIECE_BYTES - within) as usize);
+                let phys = PhysAddr::new(piece.phys().as_u64() + within);
+                segments.try_push(Segment { phys, bytes: here }).ok()?;
+                offset += here as u64;
+                left -= here;
+            }
+        }
+        // SAFETY: every segment was checked to be RAM of this guest, in a run that `self` owns and
+        // gives back only when it is dropped, which the share keeps from happening; no reference
+        // ever points into guest RAM.
+        unsafe { DmaMemory::lent(self.clone(), segments) }
     }
 
     /// Where `bytes` bytes from `address` on begin in the row of pieces.

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use kcore::block::{self, Disk, DiskStats};
+use kcore::block::{self, Access, Claim, Disk, DiskStats};
 use kcore::frame::{self, FRAME_BYTES, MAX_PIECES};
 use kcore::memory::OutOfMemory;
 use kcore::mutex::Mutex;
@@ -32,6 +32,8 @@ struct Service {
     leftovers: Arc<Once<Leftovers>>,
     binding: Binding,
     started_ns: u64,
+    /// Nobody else writes to the disk while it is served.
+    _claim: Claim,
     /// The devices' counters at the start.
     disk_stats: DiskStats,
     card_stats: NetStats,
@@ -49,6 +51,8 @@ static SERVICES: Mutex<Vec<Service>> = Mutex::new(Vec::new());
 pub enum StartError {
     /// No disk has that name.
     NoSuchDisk(String),
+    /// A guest uses the disk.
+    InUse(block::InUse),
     /// No card with an IP stack has that name.
     NoSuchCard(String),
     /// There is no such CPU.
@@ -83,6 +87,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchDisk(name) => write!(f, "there is no disk {name}; `disks` lists those there are"),
+            Self::InUse(error) => error.fmt(f),
             Self::NoSuchCard(name) => {
                 write!(f, "there is no network card {name} with an IP stack; `net` lists those there are")
             }
@@ -122,6 +127,10 @@ pub fn start(stacks: &[Arc<Stack>], options: StartOptions) -> Result<ServiceInfo
     if worker_cpu >= cpu::count() {
         return Err(StartError::NoSuchCpu(worker_cpu));
     }
+    let read_only = options.read_only || disk.read_only();
+    let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
+    // Several services may serve the same disk: its clients are told apart by nobody anyway.
+    let claim = block::claim(&*disk, "netblk", access).map_err(StartError::InUse)?;
     let instance = Arc::new(prepare(&options, disk, stack)?);
 
     // One service at a time comes or goes: what is done here may sleep.
@@ -140,6 +149,7 @@ pub fn start(stacks: &[Arc<Stack>], options: StartOptions) -> Result<ServiceInfo
         worker,
         leftovers,
         binding,
+        _claim: claim,
         started_ns: time::now_ns(),
         disk_stats: instance.disk.stats(),
         card_stats: instance.card.stats(),

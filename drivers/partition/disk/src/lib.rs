@@ -14,7 +14,9 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use kcore::block::{self, BlockIo, BlockOp, Disk, DiskFeatures, DiskStats, Rejected, SubmitError};
+use kcore::block::{
+    self, BlockIo, BlockOp, Disk, DiskExtent, DiskFeatures, DiskStats, Rejected, SubmitError,
+};
 use partition::{Extent, Partition, ScanError, SectorSource, Table, Unreadable, scan};
 
 /// One partition of a disk.
@@ -100,6 +102,12 @@ impl Disk for PartitionDisk {
 
     fn max_transfer_bytes(&self) -> u32 {
         self.disk.max_transfer_bytes()
+    }
+
+    fn extent(&self) -> DiskExtent {
+        let whole = self.disk.extent();
+        let first = whole.sectors.start + self.extent.first_sector();
+        DiskExtent { disk: whole.disk, sectors: first..first + self.extent.sectors() }
     }
 
     fn features(&self) -> DiskFeatures {
