@@ -27,8 +27,13 @@ const INITRAMFS: &str = "guests/initramfs";
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 const BUSYBOX_PACKAGE: &str = "busybox-static";
 
-/// What the guests' network card needs; the modules that these depend on come with them.
+/// What the guests' bus and network card need; the modules that these depend on come with them.
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
+
+/// Modules for devices that not every guest has: PCI device number (0x1040 and the virtio type), module. Init loads them
+/// where there is the device, so that the others boot no later for it.
+const MODULES_BY_DEVICE: [(&str, &str); 3] =
+    [("1042", "virtio_blk"), ("1043", "virtio_console"), ("1044", "virtio_rng")];
 
 /// The built files.
 #[derive(Debug, Clone)]
@@ -152,6 +157,17 @@ fn initramfs_bytes(unpacked: &Unpacked) -> Result<Vec<u8>> {
         order.push('\n');
     }
     archive.file("modules/order", 0o644, order.as_bytes());
+    for (device, module) in MODULES_BY_DEVICE {
+        let mut more = String::new();
+        for (name, module) in linux_modules::in_order(&unpacked.modules, &[module])? {
+            if !order.lines().any(|loaded| loaded == name) {
+                archive.file(&format!("modules/{name}.ko"), 0o644, &module);
+                more.push_str(&name);
+                more.push('\n');
+            }
+        }
+        archive.file(&format!("modules/order.{device}"), 0o644, more.as_bytes());
+    }
     let payload = payload();
     archive.file("www/payload.bin", 0o644, &payload);
     let sum = format!("{}  payload.bin\n", workspace::sha256_hex(&payload));

@@ -17,6 +17,7 @@ use machine::time::nearer;
 use virtio_device::{DeviceFault, Region};
 
 use crate::bell::Bells;
+use crate::disk::{DiskStats, GuestDisk};
 use crate::fabric::Fabric;
 use crate::guest::GuestSpec;
 use crate::nic::{Nic, NicStats};
@@ -75,6 +76,7 @@ impl Endpoint for Registers {
 #[derive(Default)]
 pub struct Devices {
     nic: Option<Arc<Nic>>,
+    disks: Vec<Arc<GuestDisk>>,
     all: Vec<Arc<dyn Device>>,
 }
 
@@ -93,6 +95,12 @@ impl Devices {
             let nic = Arc::new(nic.map_err(|error| format!("{error}"))?);
             devices.nic = Some(nic.clone());
             devices.add(nic, board)?;
+        }
+        for disk in &spec.disks {
+            let disk = GuestDisk::new(disk, &spec.name, spec.cpus, memory.clone(), bells.clone())?;
+            let disk = Arc::new(disk);
+            devices.disks.push(disk.clone());
+            devices.add(disk, board)?;
         }
         Ok(devices)
     }
@@ -121,6 +129,10 @@ impl Devices {
     /// See [`Device::drain`].
     pub fn drain(&self) {
         self.all.iter().for_each(|device| device.drain());
+    }
+
+    pub fn disk_stats(&self) -> Vec<DiskStats> {
+        self.disks.iter().map(|disk| disk.stats()).collect()
     }
 
     pub fn nic_stats(&self) -> Option<NicStats> {

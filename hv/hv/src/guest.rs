@@ -16,6 +16,7 @@
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -26,6 +27,7 @@ use machine::restart::ResetPace;
 use netwire::MacAddr;
 
 use crate::console::Console;
+use crate::disk::DiskSpec;
 use crate::run::Run;
 
 /// What a guest is made of.
@@ -39,6 +41,8 @@ pub struct GuestSpec {
     pub command_line: String,
     /// Its card's address, if it has a card.
     pub network: Option<MacAddr>,
+    /// Its disks, in the order in which it finds them: vda, vdb, ...
+    pub disks: Vec<DiskSpec>,
 }
 
 /// Why a run ended.

@@ -21,6 +21,7 @@ extern crate alloc;
 mod bell;
 pub mod console;
 mod devices;
+mod disk;
 mod fabric;
 mod gateway;
 mod guest;
@@ -48,6 +49,7 @@ use stack::{Stack, Subnet};
 use switch::Settings;
 
 use console::Console;
+pub use disk::{DiskSpec, DiskStats};
 use fabric::Fabric;
 pub use gateway::Gateway;
 use guest::State;
@@ -151,6 +153,7 @@ pub struct GuestStat {
     /// By guest CPU.
     pub cpus: Vec<Counters>,
     pub nic: Option<NicStats>,
+    pub disks: Vec<DiskStats>,
 }
 
 /// The module.
@@ -430,7 +433,7 @@ impl Hypervisor {
     /// Exits by reason and the card's counters.
     pub fn stat(&self, name: &str) -> Result<GuestStat, CommandError> {
         let run = self.running(name)?;
-        Ok(GuestStat { cpus: run.counters(), nic: run.nic_stats() })
+        Ok(GuestStat { cpus: run.counters(), nic: run.nic_stats(), disks: run.disk_stats() })
     }
 
     /// A guest's console. It is there whether the guest runs or not.

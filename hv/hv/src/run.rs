@@ -35,6 +35,7 @@ use machine::time::nearer;
 
 use crate::bell::Bells;
 use crate::devices::{Devices, Round};
+use crate::disk::DiskStats;
 use crate::fabric::Fabric;
 use crate::guest::{ConsoleLine, Ending, Guest};
 use crate::nic::NicStats;
@@ -224,6 +225,10 @@ impl Run {
     pub fn nic_stats(&self) -> Option<NicStats> {
         // Under the lock: a share taken out of it could outlive the run.
         self.body.lock().as_ref()?.devices.nic_stats()
+    }
+
+    pub fn disk_stats(&self) -> Vec<DiskStats> {
+        self.body.lock().as_ref().map(|body| body.devices.disk_stats()).unwrap_or_default()
     }
 
     /// Each CPU's counters, as of now.

@@ -10,7 +10,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-use hv::{ConsoleHandle, Gateway, GuestLine, Hypervisor, NicStats};
+use hv::{ConsoleHandle, DiskStats, Gateway, GuestLine, Hypervisor, NicStats};
 use kcore::console;
 use kcore::say;
 use kcore::shell::{Command, Done, Size};
@@ -134,7 +134,35 @@ fn stat(hypervisor: &Hypervisor, name: &str) -> Done {
     if let Some(nic) = stat.nic {
         show_card(&nic);
     }
+    stat.disks.iter().for_each(show_disk);
     Ok(())
+}
+
+/// What a guest asked of one of its disks.
+fn show_disk(disk: &DiskStats) {
+    let asked = &disk.requests;
+    say!(
+        "disk {}{}: {} reads, {}; {} writes, {}; {} flushes, {} discards, {} of zeroes; {} out",
+        disk.name,
+        if disk.read_only { ", read-only" } else { "" },
+        asked.reads,
+        Size(asked.read_bytes),
+        asked.writes,
+        Size(asked.written_bytes),
+        asked.flushes,
+        asked.discards,
+        asked.write_zeroes,
+        disk.in_flight
+    );
+    say!(
+        "  {} transfers, {} of them through a buffer; {} interrupts; {} requests refused, {} failed, {} malformed",
+        asked.transfers,
+        asked.bounced,
+        asked.interrupts,
+        asked.refused,
+        asked.failed,
+        asked.unanswerable
+    );
 }
 
 /// A card's counters, the guest's side and the switch's.

@@ -21,7 +21,7 @@ use core::net::SocketAddrV4;
 
 use announce::Announcement;
 use config::{Config, Forward, GuestNetwork};
-use hv::{CommandError, Gateway, GuestSpec, Hypervisor};
+use hv::{CommandError, DiskSpec, Gateway, GuestSpec, Hypervisor};
 use kcore::archive;
 use kcore::module::{Begun, Module};
 use kcore::shell::{Command, Done, Trouble};
@@ -181,6 +181,11 @@ fn guest_specs(config: &Config) -> Vec<GuestSpec> {
                     GuestNetwork::Switch { .. } => Some(hv::guest_mac(number)),
                     GuestNetwork::None => None,
                 },
+                disks: guest
+                    .disks
+                    .iter()
+                    .map(|disk| DiskSpec { name: disk.name.clone(), read_only: disk.read_only })
+                    .collect(),
             }),
             Err(why) => refuse(&format!("guest {}", guest.name), &why),
         }

@@ -46,6 +46,8 @@ pub use value::Ipv4Cidr;
 
 /// The most guest CPUs a guest may ask for: the node itself has at most this many.
 pub const MAX_GUEST_CPUS: u64 = 16;
+/// The most disks a guest may have: beside them its PCI bus has places for other devices.
+pub const MAX_GUEST_DISKS: usize = 8;
 
 /// Everything `nos.toml` says, checked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -102,8 +104,17 @@ pub struct Guest {
     /// What the person wrote. [`Config::guest_command_line`] is what the guest is booted with.
     pub command_line: String,
     pub network: GuestNetwork,
+    /// In the order in which the guest finds them. Whether they are there is for the node to find out.
+    pub disks: Vec<GuestDisk>,
     /// Start at boot.
     pub autostart: bool,
+}
+
+/// A disk or partition of the node that a guest has for its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestDisk {
+    pub name: String,
+    pub read_only: bool,
 }
 
 /// Where a guest's network card is plugged in.

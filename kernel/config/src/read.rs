@@ -13,7 +13,10 @@ use toml::de::{DeTable, DeValue};
 use crate::problem::Problem;
 use crate::section::{Cost, Report, Section, expected_key, quoted, show};
 use crate::value::{Ipv4Cidr, is_device_name, is_file_name, is_name, is_unicast, netblk_key, size_bytes};
-use crate::{Config, Forward, Guest, GuestNetwork, MAX_GUEST_CPUS, NetblkService, Node, NodeAddress};
+use crate::{
+    Config, Forward, Guest, GuestDisk, GuestNetwork, MAX_GUEST_CPUS, MAX_GUEST_DISKS, NetblkService, Node,
+    NodeAddress,
+};
 
 /// A configuration larger than this is not read: it is not one.
 const MOST_TEXT_BYTES: usize = 256 << 10;
@@ -321,6 +324,7 @@ fn read_guest(mut section: Section<'_, '_, '_>, config: &mut Config) {
         _ => None,
     });
     let address = section.text("address", "an address, such as \"10.77.0.2\"", parse_unicast);
+    let disks = section.value_of("disk", DISKS, guest_disks);
     let autostart = section.flag("autostart", FLAG);
 
     if let Some(address) = address {
@@ -335,6 +339,14 @@ fn read_guest(mut section: Section<'_, '_, '_>, config: &mut Config) {
         } else if let Some(other) = taken {
             section.wrong("address", found, &format!("another one: guest {} has it", other.name));
         }
+    }
+    // Two names for the same sectors are found out by the node, which knows its disks.
+    let list = disks.as_deref().unwrap_or_default();
+    let seen_before =
+        |place: usize, disk: &GuestDisk| list[..place].iter().any(|other| other.name == disk.name);
+    let twice = list.iter().enumerate().find(|&(place, disk)| seen_before(place, disk));
+    if let Some((_, disk)) = twice {
+        section.wrong("disk", format!("{} twice", quoted(&disk.name)), "each disk once");
     }
     if let Some(name) = &name
         && config.guest(name).is_some()
@@ -354,9 +366,35 @@ fn read_guest(mut section: Section<'_, '_, '_>, config: &mut Config) {
             initrd,
             command_line: command_line.unwrap_or_default(),
             network,
+            disks: disks.unwrap_or_default(),
             autostart: autostart.unwrap_or(false),
         });
     }
+}
+
+const DISKS: &str = "a disk, such as \"nvme0n1p1\", or up to 8 in brackets, each a name or { name = \"nvme0n1p2\", read_only = true }";
+
+fn guest_disks(value: &DeValue<'_>) -> Option<Vec<GuestDisk>> {
+    let entries = match value {
+        DeValue::Array(entries) => entries,
+        _ => return Some(vec![guest_disk(value)?]),
+    };
+    let few = entries.len() <= MAX_GUEST_DISKS;
+    few.then(|| entries.iter().map(|entry| guest_disk(entry.get_ref())).collect())?
+}
+
+/// A name, or a table of `name` and `read_only` and nothing else.
+fn guest_disk(value: &DeValue<'_>) -> Option<GuestDisk> {
+    let (name, read_only) = match value {
+        DeValue::Table(table) => {
+            let known = table.iter().all(|(key, _)| matches!(key.get_ref().as_ref(), "name" | "read_only"));
+            let name = table.get("name").filter(|_| known)?.get_ref().as_str()?;
+            let read_only = table.get("read_only").map_or(Some(false), |flag| flag.get_ref().as_bool())?;
+            (name, read_only)
+        }
+        _ => (value.as_str()?, false),
+    };
+    is_device_name(name).then(|| GuestDisk { name: name.to_owned(), read_only })
 }
 
 /// A number whose range was checked where it was read.

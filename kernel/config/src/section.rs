@@ -109,6 +109,16 @@ impl<'s, 't, 'd> Section<'s, 't, 'd> {
         converted
     }
 
+    /// The value of a key that may have several forms.
+    pub(crate) fn value_of<T>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        convert: impl FnOnce(&'s DeValue<'d>) -> Option<T>,
+    ) -> Option<T> {
+        self.converted(key, expected, convert)
+    }
+
     pub(crate) fn text<T>(
         &mut self,
         key: &'static str,

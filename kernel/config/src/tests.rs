@@ -303,3 +303,30 @@ fn brackets_within_brackets_end_before_the_stack_does() {
     let (config, problems) = parse(format!("# {brackets}\n[node]\nname = \"lab\"\n").as_bytes());
     assert_eq!((config.node.name.as_str(), problems.len()), ("lab", 0));
 }
+
+#[test]
+fn a_guest_has_disks_in_every_form() {
+    let with =
+        |disk: &str| format!("[[guest]]\nname = \"a\"\nmemory = \"32 MiB\"\nkernel = \"k\"\ndisk = {disk}\n");
+    let disk = |name: &str, read_only| GuestDisk { name: name.to_owned(), read_only };
+    let disks = |text: &str| sound(&with(text)).guests[0].disks.clone();
+    assert_eq!(disks("\"nvme0n1p1\""), [disk("nvme0n1p1", false)]);
+    assert_eq!(disks("{ name = \"vda\", read_only = true }"), [disk("vda", true)]);
+    let several = disks("[\"vda\", { name = \"vdb\" }, { read_only = true, name = \"vdc\" }]");
+    assert_eq!(several, [disk("vda", false), disk("vdb", false), disk("vdc", true)]);
+    assert_eq!(disks("[]"), []);
+    for wrong in [
+        "1",
+        "\"/dev/vda\"",
+        "[1]",
+        "[[\"vda\"]]",
+        "{ read_only = true }",
+        "{ name = \"vda\", read_only = 1 }",
+        "{ name = \"vda\", readonly = true }",
+        "[\"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", \"h\", \"i\"]",
+        "[\"vda\", \"vda\"]",
+    ] {
+        let (problem, config) = unsound(&with(wrong));
+        assert!(problem.contains("guest a is left out") && config.guests.is_empty(), "{wrong}: {problem}");
+    }
+}

@@ -25,9 +25,16 @@ for host in $(echo "$hosts" | tr ',' ' '); do
     echo "${host#*:} ${host%%:*}" >>/etc/hosts
 done
 
-while read -r module; do
-    insmod "/modules/$module.ko" || echo "init: module $module cannot be loaded"
-done </modules/order
+load() {
+    while read -r module; do
+        insmod "/modules/$module.ko" || echo "init: module $module cannot be loaded"
+    done <"$1"
+}
+load /modules/order
+# A module for every kind of device that is there.
+for device in $(cat /sys/bus/pci/devices/*/device | sort -u); do
+    [ -e "/modules/order.${device#0x}" ] && load "/modules/order.${device#0x}"
+done
 
 ip link set lo up
 if [ -e /sys/class/net/eth0 ]; then
