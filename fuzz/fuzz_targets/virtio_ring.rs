@@ -21,9 +21,14 @@ impl Token {
 }
 
 impl PacketMemory for Token {
-    fn behind(&self, place: usize) -> Option<Segment> {
-        let piece = Segment { device_address: u64::from(self.0) << 16 | 0x800, bytes: FRAME_BYTES };
-        (place + 1 < self.pieces() as usize).then_some(piece)
+    fn behind_count(&self) -> usize {
+        self.pieces() as usize - 1
+    }
+
+    fn each_behind(&self, mut each: impl FnMut(Segment)) {
+        for _ in 1..self.pieces() {
+            each(Segment { device_address: u64::from(self.0) << 16 | 0x800, bytes: FRAME_BYTES });
+        }
     }
 }
 
@@ -49,7 +54,7 @@ fuzz_target!(|input: (bool, bool, u8, Vec<(u8, u16, u32)>)| {
                     out.insert(number);
                     next_number += if scattered { 1 } else { u32::from(SEGMENTS) };
                     let device_address = u64::from(number) << 16;
-                    Some(Packet { device_address, bytes: FRAME_BYTES, token: Token(number) })
+                    Some(Packet { device_address, bytes: FRAME_BYTES, segmentation: None, token: Token(number) })
                 });
             }
             // Believable lies: a slot's descriptor, a length about right.

@@ -589,6 +589,11 @@ pub fn yield_now() {
     }
 }
 
+/// Whether another task waits for the running one's CPU.
+pub fn others_wait() -> bool {
+    with_queue(cpu::index(), |queue| queue.queue.len()) > 0
+}
+
 /// Starts the task that frees what finished tasks leave behind.
 pub(crate) fn start_reaper() -> Result<(), SpawnError> {
     spawn("reaper", Placement::Cpu(0), Priority::Normal, || {

@@ -47,8 +47,14 @@ use crate::transmit::{self, TransmitSide};
 const RETRY_NS: u64 = 10_000_000;
 
 const REQUIRED: Features = Features::VERSION_1.with(net::MAC);
-const WANTED: Features =
-    Features::EVENT_INDEX.with(Features::INDIRECT_DESCRIPTORS).with(net::MTU).with(net::STATUS);
+const WANTED: Features = Features::EVENT_INDEX
+    .with(Features::INDIRECT_DESCRIPTORS)
+    .with(net::CSUM)
+    .with(net::HOST_USO)
+    .with(net::MTU)
+    .with(net::STATUS);
+/// What it takes to send trains.
+const UDP_SEGMENTATION: Features = net::CSUM.with(net::HOST_USO);
 
 const DEFAULT_MTU: u16 = 1500;
 const ETHERNET_HEADER_BYTES: usize = 14;
@@ -191,7 +197,9 @@ impl VirtioNet {
         if usize::from(receive_layout.segments()) < frames_per_packet {
             return Err(StartError::NoQueue(net::RECEIVE_QUEUE));
         }
-        let transmit_layout = layout(net::TRANSMIT_QUEUE, transmit::descriptors(indirect), MAX_PIECES)?;
+        let segments_udp = features.contains(UDP_SEGMENTATION);
+        let transmit_pieces = if indirect && segments_udp { transmit::MOST_PIECES } else { MAX_PIECES };
+        let transmit_layout = layout(net::TRANSMIT_QUEUE, transmit::descriptors(indirect), transmit_pieces)?;
         let msix = function.msix_setup()?;
         let config_vector = (msix.count() > CONFIG_VECTOR).then_some(CONFIG_VECTOR);
         let new_queue = |layout: QueueLayout, access, what| -> Result<FrameQueue, OutOfMemory> {
@@ -215,13 +223,13 @@ impl VirtioNet {
             registers,
             features,
             mtu,
-            max_segments: transmit_layout.segments().into(),
+            max_segments: usize::from(transmit_layout.segments()).min(MAX_PIECES),
             receive: SpinLock::new(ReceiveSide {
                 queue: receive_queue,
                 doorbell: receive_doorbell,
                 frames_per_packet,
             }),
-            transmit: SpinLock::new(TransmitSide::new(transmit_queue, transmit_doorbell)),
+            transmit: SpinLock::new(TransmitSide::new(transmit_queue, transmit_doorbell, segments_udp)),
             receiver: SpinLock::new(None),
             health: AtomicU8::new(Health::Running as u8),
             restarts: SpinLock::new(Restarts::new()),
@@ -300,13 +308,14 @@ impl VirtioNet {
         let [a, b, c, d, e, f] = self.mac;
         log::info!(
             "{}: virtio-net at {}, {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, MTU {}, {} receive and {} transmit \
-             packets, {}, interrupts on CPU {}, link {}",
+             packets, {}{}, interrupts on CPU {}, link {}",
             self.name,
             self.function.address,
             self.mtu,
             self.receive.lock().queue.slot_count(),
             self.transmit.lock().queue.slot_count(),
             if self.features.contains(Features::EVENT_INDEX) { "event indices" } else { "event flags" },
+            if self.features.contains(UDP_SEGMENTATION) { ", cuts up UDP" } else { "" },
             self.cpu,
             if self.link_is_up.load(Relaxed) { "up" } else { "down" },
         );
@@ -461,9 +470,8 @@ impl VirtioNet {
 
 /// Takes every frame back. Only when the card cannot reach memory any more.
 fn reclaim_all(receive: &mut ReceiveSide, transmit: &mut TransmitSide) {
-    let free = |packet: CardPacket| drop(packet.0.reclaim(0));
-    receive.queue.reset(free);
-    transmit.queue.reset(free);
+    receive.queue.reset(CardPacket::free);
+    transmit.queue.reset(CardPacket::free);
 }
 
 /// The steps of VIRTIO sec 3.1.1 up to the features, and what follows from them for the MTU.
@@ -471,6 +479,9 @@ fn negotiate(registers: &Registers) -> Result<(Features, u16), StartError> {
     registers.add_status(status::ACKNOWLEDGE);
     registers.add_status(status::DRIVER);
     let mut features = registers.offered_features().negotiate(REQUIRED, WANTED)?;
+    if !features.contains(net::CSUM) {
+        features = features.without(net::HOST_USO);
+    }
     let mut mtu = DEFAULT_MTU;
     if features.contains(net::MTU) {
         match registers.mtu() {

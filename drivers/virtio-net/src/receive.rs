@@ -54,7 +54,7 @@ impl ReceiveSide {
             // The queue has checked that `written` fits the frames. Nothing in it yet: a packet of
             // a length that the card never wrote must not show the frame's last contents.
             let written = used.written.unwrap_or(0) as usize;
-            let packet = used.token.0.reclaim_received(written, &mut spare);
+            let packet = used.token.head.reclaim_received(written, &mut spare);
             if packet.is_empty() {
                 add(&counters.rx_errors, 1);
                 put_back(packet, &mut spare);
@@ -78,7 +78,8 @@ impl ReceiveSide {
         let submitted = self.queue.submit(|| {
             let packet = room_for_a_packet(frames_per_packet, &mut spare)?.into_device();
             let device_address = packet.phys().as_u64();
-            Some(Packet { device_address, bytes: FRAME_BYTES as u32, token: CardPacket(packet) })
+            let token = CardPacket::of(packet);
+            Some(Packet { device_address, bytes: FRAME_BYTES as u32, segmentation: None, token })
         });
         if submitted.notify {
             add(&counters.doorbells, 1);

@@ -85,16 +85,20 @@ pub struct FakeBuffer {
 
 /// A plain number is the token of a packet of one piece.
 impl PacketMemory for u32 {
-    fn behind(&self, _: usize) -> Option<Segment> {
-        None
+    fn behind_count(&self) -> usize {
+        0
     }
+
+    fn each_behind(&self, _: impl FnMut(Segment)) {}
 }
 
 /// As a plain number of 32 bits.
 impl PacketMemory for u64 {
-    fn behind(&self, _: usize) -> Option<Segment> {
-        None
+    fn behind_count(&self) -> usize {
+        0
     }
+
+    fn each_behind(&self, _: impl FnMut(Segment)) {}
 }
 
 /// A device that follows the specification.

@@ -25,7 +25,7 @@ use core::fmt;
 use core::sync::atomic::{Ordering, fence};
 
 use crate::layout::QueueLayout;
-use crate::net::HEADER_BYTES;
+use crate::net::{HEADER_BYTES, UdpSegmentation};
 
 /// Descriptor flags (VIRTIO sec 2.7.5).
 pub(crate) const NEXT: u16 = 1;
@@ -68,14 +68,11 @@ pub struct Segment {
 
 /// A token that knows what its packet has behind the first piece.
 pub trait PacketMemory {
-    /// The piece that is `place`-th behind the first, counted from 0; `None` beyond the last. A
-    /// packet has no more pieces than its queue is laid out for.
-    fn behind(&self, place: usize) -> Option<Segment>;
+    /// How many pieces there are. A packet has no more than its queue is laid out for.
+    fn behind_count(&self) -> usize;
 
-    /// How many there are.
-    fn behind_count(&self) -> usize {
-        (0..).take_while(|&place| self.behind(place).is_some()).count()
-    }
+    /// Names so many pieces, in their order.
+    fn each_behind(&self, each: impl FnMut(Segment));
 }
 
 /// Memory to hand to the device, and the token that owns it.
@@ -84,6 +81,8 @@ pub struct Packet<T> {
     /// The first piece.
     pub device_address: u64,
     pub bytes: u32,
+    /// Datagrams in one, on transmit.
+    pub segmentation: Option<UdpSegmentation>,
     pub token: T,
 }
 
@@ -147,6 +146,8 @@ struct Slot<T> {
     bytes: u32,
     /// Pieces for which the slot's descriptors are linked.
     linked: u16,
+    /// The slot's header is all zeros.
+    plain: bool,
 }
 
 /// The driver's side of one split queue of packets.
@@ -174,7 +175,7 @@ impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
             layout,
             access,
             event_index,
-            slots: (0..slots).map(|_| Slot { token: None, bytes: 0, linked: 1 }).collect(),
+            slots: (0..slots).map(|_| Slot { token: None, bytes: 0, linked: 1, plain: true }).collect(),
             free: Vec::with_capacity(usize::from(slots)),
             made_available: 0,
             taken: 0,
@@ -233,6 +234,9 @@ impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
     #[inline(always)]
     fn describe(&mut self, slot: u16, packet: &Packet<T>) -> u32 {
         let behind = packet.token.behind_count();
+        if packet.segmentation.is_some() || !self.slots[usize::from(slot)].plain {
+            self.write_header(slot, packet.segmentation);
+        }
         if behind > 0 {
             return self.describe_several(slot, packet, behind);
         }
@@ -245,6 +249,15 @@ impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
         packet.bytes
     }
 
+    #[inline(never)]
+    fn write_header(&mut self, slot: u16, segmentation: Option<UdpSegmentation>) {
+        let (first, last) = segmentation.map_or((0, 0), UdpSegmentation::header);
+        let at = self.layout.header(slot);
+        self.memory.write_u64(at, first);
+        self.memory.write_u32(at + 8, last);
+        self.slots[usize::from(slot)].plain = segmentation.is_none();
+    }
+
     /// Kept apart, so that packets of one piece do not pay for its registers.
     #[inline(never)]
     fn describe_several(&mut self, slot: u16, packet: &Packet<T>, behind: usize) -> u32 {
@@ -254,13 +267,12 @@ impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
         let pieces = 1 + behind as u16;
         let indirect = self.layout.is_indirect();
         let relink = self.slots[usize::from(slot)].linked != pieces;
-        let mut total = 0_u32;
-        for place in 1..=pieces {
-            let piece = match place {
-                1 => Some(Segment { device_address: packet.device_address, bytes: packet.bytes }),
-                _ => packet.token.behind(usize::from(place) - 2),
-            };
-            let Some(piece) = piece else { break };
+        let (mut total, mut place) = (0_u32, 0);
+        let mut put = |piece: Segment| {
+            place += 1;
+            if place > pieces {
+                return;
+            }
             // Behind the header, which comes first in the table, and among the slot's descriptors.
             let (at, index) = if indirect {
                 (self.layout.table_entry(slot, place), place)
@@ -276,7 +288,10 @@ impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
                 self.memory.write_u32(at + 8, piece.bytes);
             }
             total = total.saturating_add(piece.bytes);
-        }
+        };
+        put(Segment { device_address: packet.device_address, bytes: packet.bytes });
+        packet.token.each_behind(put);
+        assert!(place == pieces, "a packet of {pieces} pieces that names {place}");
         if relink {
             if indirect {
                 let table = self.memory.device_address(self.layout.table_entry(slot, 0));

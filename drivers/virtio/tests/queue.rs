@@ -16,7 +16,7 @@ fn pair(size: u16, access: Access, event_index: bool) -> (PacketQueue<FakeMemory
 }
 
 fn packet(token: u32) -> Packet<u32> {
-    Packet { device_address: 0x10_0000 + 0x800 * u64::from(token), bytes: FRAME, token }
+    Packet { device_address: 0x10_0000 + 0x800 * u64::from(token), bytes: FRAME, segmentation: None, token }
 }
 
 fn submit(queue: &mut PacketQueue<FakeMemory, u32>, tokens: &mut Vec<u32>) -> Submitted {

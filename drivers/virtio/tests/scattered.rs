@@ -20,8 +20,12 @@ struct Token {
 }
 
 impl PacketMemory for Token {
-    fn behind(&self, place: usize) -> Option<Segment> {
-        self.behind.get(place).copied()
+    fn behind_count(&self) -> usize {
+        self.behind.len()
+    }
+
+    fn each_behind(&self, each: impl FnMut(Segment)) {
+        self.behind.iter().copied().for_each(each);
     }
 }
 
@@ -45,7 +49,12 @@ fn segment(number: u32, place: u32) -> Segment {
 fn packet(number: u32, pieces: u16) -> Packet<Token> {
     let first = segment(number, 0);
     let behind = (1..u32::from(pieces)).map(|place| segment(number, place)).collect();
-    Packet { device_address: first.device_address, bytes: first.bytes, token: Token { number, behind } }
+    Packet {
+        device_address: first.device_address,
+        bytes: first.bytes,
+        segmentation: None,
+        token: Token { number, behind },
+    }
 }
 
 /// What the device must see of a packet's pieces.

@@ -181,7 +181,7 @@ proptest! {
                 }
                 let refilled = receive.submit(|| {
                     let token = spare_receive.pop_front()?;
-                    Some(Packet { device_address: token, bytes: BUFFER_BYTES as u32, token })
+                    Some(Packet { device_address: token, bytes: BUFFER_BYTES as u32, segmentation: None, token })
                 });
                 if refilled.notify {
                     loop {

@@ -40,7 +40,8 @@
 //!    pushes have returned. They appear when it goes on. Hence the rule for wake-ups: **push, then
 //!    signal**, every time; the stopped producer has its own signal still to send, so whoever
 //!    sleeps after an empty `pop` is woken for all of them. (The signal must be a read-modify-write,
-//!    so that seeing one producer's signal is seeing the pushes of those before it.)
+//!    so that seeing one producer's signal is seeing the pushes of those before it; [`Sleeper`] is how
+//!    to leave out the signals that nobody needs.)
 //!  - A stopped consumer holds its cell for one lap: `push` answers [`Full`] when it comes round to
 //!    that cell, although the ring holds fewer than `CAPACITY` values.
 //!
@@ -55,6 +56,9 @@
 
 #[cfg(loom)]
 mod model_atomic;
+mod sleeper;
+
+pub use sleeper::Sleeper;
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -200,6 +204,15 @@ impl<const CAPACITY: usize> Ring<CAPACITY> {
         }
     }
 
+    /// Whether [`Ring::pop`] would find a value. For the one consumer of a ring: with several, it may be gone.
+    pub fn has_next(&self) -> bool {
+        let position = self.pop_position.0.load(Ordering::Relaxed);
+        let index = position & Self::INDEX_MASK;
+        let lap = position - index;
+        let sequence = self.cells[index].sequence.load(Ordering::Acquire);
+        matches!(relation(sequence, lap.wrapping_add(1)), Relation::Same)
+    }
+
     /// How many positions are claimed by producers and not yet by consumers: a figure to show, not
     /// to decide on (both positions move while it is computed).
     pub fn len_hint(&self) -> usize {
@@ -296,6 +309,7 @@ mod tests {
                     Some(value) => prop_assert_eq!(ring.push(value), Err(Full(value))),
                     None => prop_assert_eq!(ring.pop(), model.pop_front()),
                 }
+                prop_assert_eq!(ring.has_next(), !model.is_empty());
                 prop_assert_eq!(ring.len_hint(), model.len());
             }
         }

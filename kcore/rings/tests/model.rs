@@ -9,7 +9,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use rings::{Full, Ring};
+use rings::{Full, Ring, Sleeper};
 
 /// Two threads: every schedule.
 fn every_schedule(model: impl Fn() + Sync + Send + 'static) {
@@ -229,4 +229,68 @@ fn a_stopped_second_consumer_may_refuse_a_push_but_loses_nothing() {
         0,
         "the documented refusal was not among the interleavings"
     );
+}
+
+/// A consumer that takes `count` values and sleeps in between: as the worker of a server does.
+fn takes_all(ring: &Ring<2>, sleeper: &Sleeper, alarm: &Alarm, count: usize) {
+    let mut taken = 0;
+    while taken < count {
+        if ring.pop().is_some() {
+            taken += 1;
+            continue;
+        }
+        sleeper.lie_down();
+        if !ring.has_next() {
+            alarm.wait();
+        }
+        sleeper.get_up();
+    }
+}
+
+/// A latched event; a wait that nobody ends is a deadlock, which loom reports.
+struct Alarm {
+    raised: loom::sync::Mutex<bool>,
+    heard: loom::sync::Condvar,
+}
+
+impl Alarm {
+    fn new() -> Self {
+        Self { raised: loom::sync::Mutex::new(false), heard: loom::sync::Condvar::new() }
+    }
+
+    fn raise(&self) {
+        *self.raised.lock().unwrap() = true;
+        self.heard.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut raised = self.raised.lock().unwrap();
+        while !*raised {
+            raised = self.heard.wait(raised).unwrap();
+        }
+        *raised = false;
+    }
+}
+
+#[test]
+fn no_wake_up_is_missed() {
+    every_schedule_of_three(|| {
+        let (ring, sleeper, alarm) =
+            (Arc::new(Ring::<2>::new()), Arc::new(Sleeper::new()), Arc::new(Alarm::new()));
+        let producers: Vec<_> = (1..=2)
+            .map(|value| {
+                let (ring, sleeper, alarm) = (ring.clone(), sleeper.clone(), alarm.clone());
+                thread::spawn(move || {
+                    ring.push(value).unwrap();
+                    if sleeper.rouse() {
+                        alarm.raise();
+                    }
+                })
+            })
+            .collect();
+        takes_all(&ring, &sleeper, &alarm, 2);
+        for producer in producers {
+            producer.join().unwrap();
+        }
+    });
 }

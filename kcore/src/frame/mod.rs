@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use arch::addr::PhysAddr;
 use pieces::PieceTable;
 
-pub use chain::FrameChain;
+pub use chain::{DeviceChain, FrameChain, Front};
 pub use packet::Segment;
 pub use page::{FillError, Page, page_stats, prepare_pages};
 pub use pieces::MAX_PIECES;
@@ -132,13 +132,15 @@ pub struct NetFrame {
     index: u32,
     len: u16,
     /// Pieces behind this one.
-    extras: u16,
+    extras: u8,
+    /// See [`NetFrame::join_previous`].
+    joins: bool,
 }
 
 impl NetFrame {
     /// Takes a frame from the pool, with length 0. What it holds is left over from its last use.
     pub fn alloc() -> Option<NetFrame> {
-        POOL.get()?.take().map(|index| NetFrame { index, len: 0, extras: 0 })
+        POOL.get()?.take().map(|index| NetFrame { index, len: 0, extras: 0, joins: false })
     }
 
     /// Length of the packet in bytes.
@@ -190,15 +192,29 @@ impl NetFrame {
         DeviceFrame { index: frame.index, extras: frame.extras }
     }
 
-    /// Length and number of pieces in one word.
+    /// Says whether the packet is a UDP datagram of the same flow as the one before it in its chain: all its
+    /// headers are that one's but for lengths, checksums and the packet's number. Both are whole packets;
+    /// a card that can cut up a longer one may be given both as one.
+    #[inline]
+    pub fn join_previous(&mut self, joins: bool) {
+        self.joins = joins;
+    }
+
+    /// See [`NetFrame::join_previous`].
+    #[inline]
+    pub fn joins_previous(&self) -> bool {
+        self.joins
+    }
+
+    /// What a chain notes about it, in one word.
     #[inline]
     fn shape(&self) -> u32 {
-        u32::from(self.extras) << 16 | u32::from(self.len)
+        u32::from(self.joins) << 24 | u32::from(self.extras) << 16 | u32::from(self.len)
     }
 
     #[inline]
     fn from_shape(index: u32, shape: u32) -> NetFrame {
-        NetFrame { index, len: shape as u16, extras: (shape >> 16) as u16 }
+        NetFrame { index, len: shape as u16, extras: (shape >> 16) as u8, joins: shape >> 24 != 0 }
     }
 }
 
@@ -218,7 +234,7 @@ impl Drop for NetFrame {
 #[must_use = "a frame that a device has must be reclaimed"]
 pub struct DeviceFrame {
     index: u32,
-    extras: u16,
+    extras: u8,
 }
 
 impl DeviceFrame {
@@ -231,7 +247,7 @@ impl DeviceFrame {
     /// The device must be done with it: its completion was seen, or it has been reset.
     #[inline]
     pub fn reclaim(self, len: usize) -> NetFrame {
-        NetFrame { index: self.index, len: len.min(FRAME_BYTES) as u16, extras: self.extras }
+        NetFrame { index: self.index, len: len.min(FRAME_BYTES) as u16, extras: self.extras, joins: false }
     }
 }
 

@@ -23,11 +23,11 @@ pub struct Segment {
 }
 
 /// The pieces behind head `head`, of which there are `extras`. Only for the head's owner.
-fn behind(head: u32, extras: u16) -> impl Iterator<Item = Piece> + Clone {
+pub(super) fn behind(head: u32, extras: u8) -> impl Iterator<Item = Piece> + Clone {
     (0..usize::from(extras)).map(move |place| pool().behind.get(head, place))
 }
 
-fn segment(piece: Piece) -> Segment {
+pub(super) fn segment(piece: Piece) -> Segment {
     let phys = match piece {
         Piece::Frame { index, .. } => pool().phys(index),
         Piece::Page { index, offset, .. } => super::page::phys(index) + usize::from(offset),
@@ -37,7 +37,7 @@ fn segment(piece: Piece) -> Segment {
 
 /// Gives up what is behind a head that is done with. Out of the way of packets of one piece.
 #[cold]
-pub(super) fn free_behind(head: u32, extras: u16) {
+pub(super) fn free_behind(head: u32, extras: u8) {
     behind(head, extras).for_each(free_piece);
 }
 
@@ -101,7 +101,9 @@ impl NetFrame {
         let mut frames = FrameChain::new();
         for piece in behind(self.index, core::mem::take(&mut self.extras)) {
             match piece {
-                Piece::Frame { index, bytes } => frames.push(NetFrame { index, len: bytes, extras: 0 }),
+                Piece::Frame { index, bytes } => {
+                    frames.push(NetFrame { index, len: bytes, extras: 0, joins: false })
+                }
                 Piece::Page { index, .. } => drop(Page::from_index(index)),
             }
         }
@@ -178,7 +180,7 @@ impl DeviceFrame {
             };
             let bytes = rest.min(room.into());
             rest -= bytes;
-            let frame = NetFrame { index, len: bytes as u16, extras: 0 };
+            let frame = NetFrame { index, len: bytes as u16, extras: 0, joins: false };
             // An empty one is given back: the packet ended before it.
             if let Err(unused) = packet.attach_frame(frame) {
                 spare.push(unused);

@@ -42,4 +42,4 @@ pub use sessions::{
 };
 pub use share::{ROOM, ROOM_FOR_ONE, admits, frames_to_take};
 pub use turns::{CLIENTS, Client, Queued, Turns};
-pub use wait::{OWED_POLL_NS, RETRY_NS, Wait, WaitPolicy};
+pub use wait::{IdlePoll, MOST_LEARNED_NS, OWED_POLL_NS, RETRY_NS, Wait, WaitPolicy};

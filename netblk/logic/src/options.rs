@@ -38,8 +38,8 @@ pub struct StartOptions {
     pub mtu: u16,
     /// The worker's CPU; `None`: [`default_cpu`].
     pub cpu: Option<usize>,
-    /// How long the worker polls for requests after work, in us.
-    pub poll_us: u32,
+    /// How long the worker polls for requests after work, in us; `None`: as long as pays.
+    pub poll_us: Option<u32>,
     /// Who may use it.
     pub access: Access,
 }
@@ -96,7 +96,7 @@ impl StartOptions {
             nic: DEFAULT_NIC.to_owned(),
             mtu: DEFAULT_MTU,
             cpu: None,
-            poll_us: 0,
+            poll_us: None,
             access: Access::default(),
         }
     }
@@ -133,8 +133,9 @@ impl StartOptions {
                 Some(("poll", value)) => {
                     seen.once("poll")?;
                     let expected = "a number of microseconds up to 1000000";
-                    options.poll_us = number("poll", value, expected)?;
-                    if options.poll_us > MAX_POLL_US {
+                    let poll_us = number("poll", value, expected)?;
+                    options.poll_us = Some(poll_us);
+                    if poll_us > MAX_POLL_US {
                         return Err(OptionError::Value { key: "poll", value: value.to_owned(), expected });
                     }
                 }
@@ -214,7 +215,7 @@ mod tests {
                 nic: "eth1".to_owned(),
                 mtu: 1400,
                 cpu: Some(3),
-                poll_us: 1000,
+                poll_us: Some(1000),
                 ..StartOptions::new("nvme0n1p2", port)
             })
         );

@@ -155,7 +155,7 @@ fn start_configured(service: &NetblkService) {
     options.cpu = service.cpu.map(|cpu| cpu as usize);
     options.nic = service.nic.clone().unwrap_or(options.nic);
     options.mtu = service.mtu.unwrap_or(options.mtu);
-    options.poll_us = service.poll_us.unwrap_or(options.poll_us);
+    options.poll_us = service.poll_us;
     options.access.allow = service.allow.as_ref().map(|networks| {
         networks.iter().filter_map(|network| Network::new(network.address(), network.prefix_bits())).collect()
     });

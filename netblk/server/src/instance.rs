@@ -19,7 +19,7 @@ use netblk_logic::{
 };
 use netblk_proto::{Limits, v2};
 use netwire::UdpHeaders;
-use rings::Ring;
+use rings::{Ring, Sleeper};
 use stack::Stack;
 
 use crate::counters::{Counters, Drop};
@@ -57,8 +57,10 @@ pub(crate) struct Instance {
     requests: SlotRing,
     /// Producers: the disk's interrupt handlers. Consumer: the worker.
     completions: SlotRing,
-    /// Signalled after every push to `requests` (once a batch) and to `completions`.
-    pub event: Event,
+    /// The worker, as far as pushes to `requests` and `completions` are concerned.
+    worker: Sleeper,
+    /// Signalled for the worker when it sleeps and there is something to do.
+    event: Event,
     stopping: AtomicBool,
     pub room: Room,
     /// The receive softirq's for every datagram of version 2, the worker's for the end of every numbered
@@ -95,6 +97,7 @@ impl Instance {
             free: Box::new(Ring::holding_every_number()),
             requests: Box::new(Ring::new()),
             completions: Box::new(Ring::new()),
+            worker: Sleeper::new(),
             event: Event::new(),
             stopping: AtomicBool::new(false),
             room: Room::new(),
@@ -117,7 +120,27 @@ impl Instance {
         self.slot(number).fill(job, cargo);
         let queued = number | u32::from(job.client) << CLIENT_SHIFT | u32::from(job.datagrams) << WORTH_SHIFT;
         self.requests.push(queued).expect(ROOM_FOR_ALL);
+        self.rouse();
         Ok(())
+    }
+
+    /// Something was pushed: wakes the worker if it sleeps.
+    fn rouse(&self) {
+        if self.worker.rouse() {
+            self.event.signal();
+        }
+    }
+
+    /// Sleeps until there is something to do, `deadline_ns` (ns since boot) at the latest. Worker only.
+    pub fn sleep(&self, deadline_ns: Option<u64>) {
+        self.worker.lie_down();
+        if !self.requests.has_next() && !self.completions.has_next() {
+            match deadline_ns {
+                Some(deadline_ns) => drop(self.event.wait_until(deadline_ns)),
+                None => self.event.wait(),
+            }
+        }
+        self.worker.get_up();
     }
 
     /// The next queued slot. Worker only.
@@ -165,6 +188,8 @@ impl Instance {
     pub fn session_begins(&self, place: SessionPlace, id: u64, now_ns: u64) {
         self.live[place].store(id, Release);
         self.expiry_ns.fetch_min(now_ns.saturating_add(IDLE_NS), Relaxed);
+        // It may sleep for longer than that.
+        self.event.signal();
         self.counters.connects.one();
     }
 
@@ -244,7 +269,7 @@ pub(crate) const fn client_at(place: SessionPlace) -> Client {
     place as Client
 }
 
-/// The disk's side, in interrupt context: push, signal, nothing more.
+/// The disk's side, in interrupt context: push, wake whoever sleeps, nothing more.
 impl CompletionSink for Instance {
     fn complete(&self, cookie: u64, status: IoStatus, memory: Option<DmaMemory>) {
         let number = u32::try_from(cookie).ok().filter(|&number| (number as usize) < SLOTS);
@@ -253,6 +278,6 @@ impl CompletionSink for Instance {
             return self.counters.strays.one();
         }
         self.completions.push(number).expect(ROOM_FOR_ALL);
-        self.event.signal();
+        self.rouse();
     }
 }

@@ -57,7 +57,7 @@ pub struct ServiceInfo {
     /// The worker's CPU.
     pub cpu: usize,
     /// How long the worker polls for requests, in us.
-    pub poll_us: u32,
+    pub poll_us: Option<u32>,
     /// Who may use it.
     pub access: String,
     /// The device.
@@ -127,11 +127,12 @@ impl fmt::Display for ClientInfo {
 /// One line: what is served, and how.
 impl fmt::Display for ServiceInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { port, disk, card, mtu, cpu, poll_us, size_bytes, sector_bytes, .. } = self;
+        let Self { port, disk, card, mtu, cpu, size_bytes, sector_bytes, .. } = self;
+        let poll = self.poll_us.map_or_else(|| String::from("auto"), |us| alloc::format!("{us}"));
         let mode = if self.read_only { " ro" } else { "" };
         write!(
             f,
-            "{disk}{mode} on {card} port {port}: {} MiB in sectors of {sector_bytes}, mtu={mtu} cpu={cpu} poll={poll_us}, {}",
+            "{disk}{mode} on {card} port {port}: {} MiB in sectors of {sector_bytes}, mtu={mtu} cpu={cpu} poll={poll}, {}",
             size_bytes >> 20,
             self.access
         )

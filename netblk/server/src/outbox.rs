@@ -5,6 +5,7 @@ use alloc::collections::VecDeque;
 
 use kcore::frame::{FrameChain, NetFrame};
 use netblk_logic::{Client, Turns};
+use netwire::UdpHeaders;
 
 use crate::instance::Instance;
 use crate::room::Side;
@@ -15,12 +16,14 @@ pub(crate) struct Outbox {
     chain: FrameChain,
     /// For each frame of the chain: whose it is, and how many datagrams it speaks for.
     owners: VecDeque<(Client, u8)>,
+    /// Where the chain's last frame goes.
+    last: Option<UdpHeaders>,
 }
 
 impl Outbox {
     pub fn new() -> Self {
         // Every reply's room was taken, so there are never more than there is room.
-        Self { chain: FrameChain::new(), owners: VecDeque::with_capacity(SLOTS) }
+        Self { chain: FrameChain::new(), owners: VecDeque::with_capacity(SLOTS), last: None }
     }
 
     pub fn len(&self) -> usize {
@@ -31,8 +34,10 @@ impl Outbox {
         self.owners.is_empty()
     }
 
-    /// Appends a reply that speaks for so many of a client's datagrams.
-    pub fn push(&mut self, frame: NetFrame, client: Client, datagrams: u8) {
+    /// Appends a reply to `addresses` that speaks for so many of a client's datagrams.
+    pub fn push(&mut self, mut frame: NetFrame, addresses: &UdpHeaders, client: Client, datagrams: u8) {
+        frame.join_previous(self.last == Some(*addresses));
+        self.last = Some(*addresses);
         self.chain.push(frame);
         self.owners.push_back((client, datagrams));
     }

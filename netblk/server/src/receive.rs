@@ -40,11 +40,6 @@ impl UdpHandler for Ear {
             self.0.version_1(frame, meta);
         }
     }
-
-    /// One wake-up for everything that this batch queued.
-    fn batch_done(&self) {
-        self.0.event.signal();
-    }
 }
 
 /// Who asked, and how to answer: the same for every datagram of a request.

@@ -13,7 +13,7 @@ use kcore::net::NetStats;
 use kcore::sync::Once;
 use kcore::task::{self, Placement, Priority, SpawnError, TaskHandle};
 use kcore::{cpu, random, time};
-use netblk_logic::{ROOM_FOR_ONE, Sessions, StartOptions, V2_DATA_START, default_cpu};
+use netblk_logic::{IdlePoll, ROOM_FOR_ONE, Sessions, StartOptions, V2_DATA_START, default_cpu};
 use netblk_proto::{Info, Label, Limits, v2};
 use stack::{BindError, Binding, ChecksumPolicy, Stack};
 
@@ -268,13 +268,13 @@ fn spawn_worker(
     leftovers: &Arc<Once<Leftovers>>,
 ) -> Result<TaskHandle, StartError> {
     let (instance, leftovers) = (instance.clone(), leftovers.clone());
-    let idle_poll_ns = u64::from(options.poll_us) * 1000;
+    let idle_poll = options.poll_us.map_or(IdlePoll::Learned, |us| IdlePoll::Fixed(u64::from(us) * 1000));
     let name = alloc::format!("netblk/{}", options.port);
     // High: a task that computes on this CPU, a guest's for one, would else delay each reply by its
     // slice. Nobody starves: the worker sleeps or yields after every round, awake polling too, and a
     // normal task that waits gets a turn after a slice all the same (`sched::owes_turn`).
     task::spawn(&name, Placement::Cpu(worker_cpu), Priority::High, move || {
-        let left = Worker::new(instance, idle_poll_ns).run();
+        let left = Worker::new(instance, idle_poll).run();
         let _ = leftovers.set(left);
     })
     .map_err(StartError::Spawn)

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use kcore::block::{BlockIo, BlockOp, IoStatus, Rejected, SubmitError};
 use kcore::frame::pool_stats;
 use kcore::{task, time};
-use netblk_logic::{Queued, RateLimit, Turns, Wait, WaitPolicy, WriteFence, frames_to_take};
+use netblk_logic::{IdlePoll, Queued, RateLimit, Turns, Wait, WaitPolicy, WriteFence, frames_to_take};
 use netblk_proto::Durability;
 use netblk_proto::v2::Status;
 
@@ -66,10 +66,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub fn new(instance: Arc<Instance>, idle_poll_ns: u64) -> Self {
+    pub fn new(instance: Arc<Instance>, idle_poll: IdlePoll) -> Self {
         Self {
             instance,
-            wait: WaitPolicy::new(idle_poll_ns, time::now_ns()),
+            wait: WaitPolicy::new(idle_poll, time::now_ns()),
             fence: Box::default(),
             turns: Turns::new(),
             with_disk: 0,
@@ -99,7 +99,7 @@ impl Worker {
             }
             // Room in the transmit ring, and in a queue that others filled, comes without a signal.
             let stuck = !self.outbox.is_empty() || (self.turns.queued() > 0 && self.with_disk == 0);
-            match self.wait.next(now_ns, self.with_disk, stuck) {
+            match self.wait.next(now_ns, self.with_disk, stuck, !task::others_wait()) {
                 Wait::Poll => task::yield_now(),
                 Wait::Sleep => {
                     self.instance.counters.sleeps.one();
@@ -107,7 +107,7 @@ impl Worker {
                 }
                 Wait::SleepUntil(deadline_ns) => {
                     self.instance.counters.sleeps.one();
-                    self.instance.event.wait_until(deadline_ns);
+                    self.instance.sleep(Some(deadline_ns));
                     self.try_held = true;
                 }
             }
@@ -117,10 +117,7 @@ impl Worker {
 
     /// Sleeps until something happens, or until a session has been silent for too long.
     fn sleep(&self) {
-        match self.instance.expiry_ns() {
-            None => self.instance.event.wait(),
-            Some(at_ns) => drop(self.instance.event.wait_until(at_ns)),
-        }
+        self.instance.sleep(self.instance.expiry_ns());
     }
 
     /// One look at everything. Whether there was something to do.
@@ -181,14 +178,14 @@ impl Worker {
             return settle(&self.instance, &mut self.turns, job.client, job.datagrams);
         };
         self.instance.address(&mut frame, &job.addresses, &job.reply(status).head(job), 0, &[]);
-        self.outbox.push(frame, job.client, job.datagrams);
+        self.outbox.push(frame, &job.addresses, job.client, job.datagrams);
     }
 
     /// Puts a READ's datagrams into the next batch.
     fn reply_with_data(&mut self, job: &Job, cargo: Cargo) {
         let outbox = &mut self.outbox;
         let sent = memory::datagrams(&self.instance, job, cargo, |frame| {
-            outbox.push(frame, job.client, 1);
+            outbox.push(frame, &job.addresses, job.client, 1);
         });
         let lost = job.datagrams.saturating_sub(sent);
         if lost > 0 {
@@ -351,7 +348,9 @@ impl Worker {
             if self.with_disk == 0 {
                 break;
             }
-            if !instance.event.wait_until(time::now_ns() + STOP_NOTICE_NS) {
+            let notice_ns = time::now_ns() + STOP_NOTICE_NS;
+            instance.sleep(Some(notice_ns));
+            if time::now_ns() >= notice_ns {
                 let disk = instance.disk.name();
                 log::warn!("netblk: stopping waits for {} transfers of {disk}", self.with_disk);
             }

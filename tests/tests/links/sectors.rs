@@ -12,7 +12,7 @@ use crate::jumbo::{MTU, PATIENCE, datagram_to, payload, payload_from};
 
 const PORT: u16 = 10809;
 const SECTOR: usize = 4096;
-const SERVED: &str = "[[netblk]]\ndisk = \"nvme0n1\"\nport = 10809\nmtu = 9000\n";
+const SERVED: &str = "[[netblk]]\ndisk = \"nvme0n1\"\nport = 10809\nmtu = 9000\npoll_us = 0\n";
 
 fn boot(name: &str) -> Node {
     let configuration = format!("{NODE_CONFIGURATION}{SERVED}");
