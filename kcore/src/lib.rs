@@ -38,9 +38,10 @@ pub mod timer;
 
 pub use start::{command_line, init, run};
 
-/// Random numbers that key hash tables; not for secrets.
+/// Random numbers: `seed` keys hash tables and is not for secrets where the processor has no generator;
+/// `hardware` is the processor's, or nothing.
 pub mod random {
-    pub use arch::random::seed;
+    pub use arch::random::{hardware, seed};
 }
 
 /// Addresses, as types.

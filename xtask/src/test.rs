@@ -103,7 +103,7 @@ const SUITES: &[Suite] = &[
     },
     Suite { name: "hv", what: "guests and their network", kind: Kind::Stories },
     Suite { name: "guest_life", what: "guests that start, stop and reset in any order", kind: Kind::Stories },
-    Suite { name: "guest_disks", what: "guests with disks of the node's", kind: Kind::Stories },
+    Suite { name: "guest_devices", what: "guests' disks, consoles, randomness", kind: Kind::Stories },
     Suite { name: "hostile", what: "bad configuration, frames, disks and guests", kind: Kind::Stories },
 ];
 

@@ -19,8 +19,10 @@ use virtio_device::{DeviceFault, Region};
 use crate::bell::Bells;
 use crate::disk::{DiskStats, GuestDisk};
 use crate::fabric::Fabric;
-use crate::guest::GuestSpec;
+use crate::guest::{ConsoleLine, Guest};
+use crate::hvc::VirtioConsole;
 use crate::nic::{Nic, NicStats};
+use crate::rng::GuestRandom;
 
 /// When [`Device::round`] wants to be called again.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,18 +79,22 @@ impl Endpoint for Registers {
 pub struct Devices {
     nic: Option<Arc<Nic>>,
     disks: Vec<Arc<GuestDisk>>,
+    console: Option<Arc<VirtioConsole>>,
     all: Vec<Arc<dyn Device>>,
 }
 
 impl Devices {
-    /// Makes what `spec` asks for, and puts it on the board's bus.
+    /// Makes what the guest's description asks for and what every guest has, and puts it on the
+    /// board's bus. `line` is for the virtio console.
     pub fn plug(
-        spec: &GuestSpec,
+        guest: &Arc<Guest>,
+        line: ConsoleLine,
         fabric: &Arc<Fabric>,
         memory: &Arc<GuestMemory>,
         bells: &Bells,
         board: &mut Board,
     ) -> Result<Devices, String> {
+        let spec = &guest.spec;
         let mut devices = Devices::default();
         if let Some(mac) = spec.network {
             let nic = Nic::new(fabric, mac, memory.clone(), bells.clone());
@@ -101,6 +107,13 @@ impl Devices {
             let disk = Arc::new(disk);
             devices.disks.push(disk.clone());
             devices.add(disk, board)?;
+        }
+        let console = VirtioConsole::new(guest.clone(), line, memory.clone(), bells.clone());
+        let console = Arc::new(console);
+        devices.console = Some(console.clone());
+        devices.add(console, board)?;
+        if let Some(random) = GuestRandom::new(memory.clone(), bells.clone()) {
+            devices.add(Arc::new(random), board)?;
         }
         Ok(devices)
     }
@@ -124,6 +137,11 @@ impl Devices {
             sum.due_ns = nearer(sum.due_ns, round.due_ns);
         }
         Ok(sum)
+    }
+
+    /// Somebody has typed. False if it is for the UART.
+    pub fn input_arrived(&self) -> bool {
+        self.console.as_ref().is_some_and(|console| console.input_arrived())
     }
 
     /// See [`Device::drain`].

@@ -18,7 +18,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use announce::{Announcement, GuestWatch};
 use kcore::sync::SpinLock;
@@ -156,32 +156,48 @@ impl Guest {
     }
 }
 
-/// The guest's end of its console line: its UART writes here.
+/// The guest's end of its console line: its UART writes here, and its virtio console.
 pub(crate) struct ConsoleLine {
     guest: Arc<Guest>,
     /// Until the guest has said that it is ready: once in a run is announced, or a guest
     /// could fill the node's console with it.
     watch: Option<GuestWatch>,
+    /// The run's: it was announced, by this line or the other.
+    announced: Arc<AtomicBool>,
 }
 
 impl ConsoleLine {
     pub fn new(guest: Arc<Guest>) -> ConsoleLine {
-        ConsoleLine { guest, watch: Some(GuestWatch::default()) }
+        let announced = Arc::new(AtomicBool::new(false));
+        ConsoleLine { guest, watch: Some(GuestWatch::default()), announced }
+    }
+
+    /// Another device's line to the same console.
+    pub fn another(&self) -> ConsoleLine {
+        let (guest, announced) = (self.guest.clone(), self.announced.clone());
+        ConsoleLine { guest, watch: Some(GuestWatch::default()), announced }
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) {
+        let guest = &self.guest;
+        guest.console.write(bytes);
+        let now_ns = kcore::time::now_ns();
+        let _ = guest.milestones.first_output_ns.compare_exchange(0, now_ns, Relaxed, Relaxed);
+        let Some(watch) = &mut self.watch else { return };
+        if !bytes.iter().any(|&byte| watch.feed(&guest.spec.name, byte)) {
+            return;
+        }
+        self.watch = None;
+        if !self.announced.swap(true, Relaxed) {
+            guest.milestones.ready_ns.store(now_ns, Relaxed);
+            let at_ms = now_ns / 1_000_000;
+            log::info!("{}", Announcement::GuestReady { guest: &guest.spec.name, at_ms });
+        }
     }
 }
 
 impl ConsoleSink for ConsoleLine {
     fn put(&mut self, byte: u8) {
-        let guest = &self.guest;
-        guest.console.write(&[byte]);
-        let now_ns = kcore::time::now_ns();
-        let _ = guest.milestones.first_output_ns.compare_exchange(0, now_ns, Relaxed, Relaxed);
-        let ready = self.watch.as_mut().is_some_and(|watch| watch.feed(&guest.spec.name, byte));
-        if ready {
-            self.watch = None;
-            guest.milestones.ready_ns.store(now_ns, Relaxed);
-            let at_ms = now_ns / 1_000_000;
-            log::info!("{}", Announcement::GuestReady { guest: &guest.spec.name, at_ms });
-        }
+        self.write(&[byte]);
     }
 }

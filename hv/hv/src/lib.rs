@@ -25,9 +25,11 @@ mod disk;
 mod fabric;
 mod gateway;
 mod guest;
+mod hvc;
 mod nic;
 mod node_port;
 mod placement;
+mod rng;
 mod run;
 
 use alloc::format;

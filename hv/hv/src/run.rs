@@ -123,9 +123,10 @@ impl Run {
             unix_at_zero_ns: time::unix_at_boot_ns(),
         };
         let now_ns = time::now_ns();
-        let console = Box::new(ConsoleLine::new(guest.clone()));
-        let mut board = Board::new(bus.clone(), console, config.unix_at_zero_ns + now_ns, now_ns);
-        let devices = Devices::plug(spec, fabric, &memory, &bells, &mut board)?;
+        let console = ConsoleLine::new(guest.clone());
+        let second_line = console.another();
+        let mut board = Board::new(bus.clone(), Box::new(console), config.unix_at_zero_ns + now_ns, now_ns);
+        let devices = Devices::plug(guest, second_line, fabric, &memory, &bells, &mut board)?;
         let cpus = host_cpus
             .iter()
             .map(|&host_cpu| CpuShare {
@@ -333,7 +334,7 @@ impl Run {
     /// The devices' work that waits, for the first CPU's task.
     fn device_round(&self, body: &Body) -> Round {
         if self.input_waits.load(Ordering::SeqCst) {
-            self.feed_input(&body.board);
+            self.feed_input(body);
         }
         body.devices.round(time::now_ns()).unwrap_or_else(|why| {
             self.end(Ending::Failed(why));
@@ -341,9 +342,13 @@ impl Run {
         })
     }
 
-    /// Moves typed input to the UART, whose queue has room for all of it.
-    fn feed_input(&self, board: &BoardCell) {
+    /// Moves typed input to the UART, whose queue has room for all of it, or lets the virtio console
+    /// take it.
+    fn feed_input(&self, body: &Body) {
         self.input_waits.store(false, Ordering::SeqCst);
+        if body.devices.input_arrived() {
+            return;
+        }
         let mut chunk = [0; INPUT_CHUNK];
         loop {
             let count = self.guest.console.take_input(&mut chunk);
@@ -351,7 +356,7 @@ impl Run {
                 return;
             }
             // What does not fit has nobody who would want it: the guest has not read 64 KiB.
-            board.with(|board| board.push_console_input(&chunk[..count]));
+            body.board.with(|board| board.push_console_input(&chunk[..count]));
         }
     }
 }

@@ -11,6 +11,7 @@
 //!     queue, chain the rings, and one request out of them
 //!     net          the network device and its receive moderation
 //!     block        the block device: requests, and their transfers to a disk
+//!     console, entropy  a port for a terminal; random bytes at a rate
 //!   ram        the guest's memory; fake has one for tests, and a driver
 //! ```
 //!
@@ -27,6 +28,8 @@ extern crate alloc;
 
 pub mod block;
 pub mod chain;
+pub mod console;
+pub mod entropy;
 pub mod fake;
 pub mod fault;
 pub mod features;

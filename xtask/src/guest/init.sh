@@ -36,6 +36,12 @@ for device in $(cat /sys/bus/pci/devices/*/device | sort -u); do
     [ -e "/modules/order.${device#0x}" ] && load "/modules/order.${device#0x}"
 done
 
+# A console that is there only now, and is the one that the command line asks for.
+for word in $(cat /proc/cmdline); do
+    case $word in console=*) console=${word#*=} ;; esac
+done
+[ "$console" = hvc0 ] && [ -e /dev/hvc0 ] && exec </dev/hvc0 >/dev/hvc0 2>&1
+
 ip link set lo up
 if [ -e /sys/class/net/eth0 ]; then
     ip link set eth0 up

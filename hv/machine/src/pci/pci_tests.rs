@@ -109,6 +109,20 @@ fn capabilities_name_regions_that_decode() {
 }
 
 #[test]
+fn a_device_without_configuration_has_no_capability_for_it() {
+    let mut bus = PciBus::new();
+    let entropy = Identity { virtio_type: 4, config_bytes: 0, queues: 1 };
+    assert!(bus.add(entropy, Box::new(Recorder::default())).is_ok());
+    let mut at = read(&mut bus, 1, 0x34, 1);
+    let mut kinds = Vec::new();
+    while at != 0 {
+        kinds.push(read(&mut bus, 1, at + 3, 1));
+        at = read(&mut bus, 1, at + 1, 1);
+    }
+    assert_eq!(kinds, [1, 3, 2, 5]);
+}
+
+#[test]
 fn a_doorbell_is_one_write() {
     let (mut bus, recorders) = bus_with(2);
     assert!(bus.write_io(0xc504, 2, 1));

@@ -85,6 +85,11 @@ impl VirtioFunction {
             (CAPABILITY_NOTIFY, 1, 0, notify_bytes.min(u32::from(BAR_BYTES))),
             (CAPABILITY_PCI_CONFIG, 0, 0, 0),
         ] {
+            // A device without configuration has no structure for it (sec. 4.1.4.6), and Linux takes none
+            // of no bytes.
+            if kind == CAPABILITY_DEVICE && bytes == 0 {
+                continue;
+            }
             let length: u8 = if matches!(kind, CAPABILITY_NOTIFY | CAPABILITY_PCI_CONFIG) { 20 } else { 16 };
             let next = if kind == CAPABILITY_PCI_CONFIG { 0 } else { at + usize::from(length) };
             config.set(at, &[CAPABILITY_VENDOR, next as u8, length, kind, bar, 0, 0, 0]);
