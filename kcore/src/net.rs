@@ -93,6 +93,18 @@ pub trait NetDevice: Send + Sync {
     /// counts them or tries again.
     fn transmit(&self, chain: &mut FrameChain) -> usize;
 
+    /// Begins (`true`) or ends a time in which the caller looks by itself, and soon, whether something has come
+    /// ([`NetDevice::poll`]), so that no interrupt need say so. Several may at once. Nothing, for a card without.
+    fn set_polled(&self, polled: bool) {
+        let _ = polled;
+    }
+
+    /// Delivers what has come, here and now, as its softirq would. Whether there was something. For a task
+    /// that holds no lock. The receiver is never called twice at once.
+    fn poll(&self) -> bool {
+        false
+    }
+
     /// Sets who gets the frames; the one before gets none from then on.
     fn set_receiver(&self, receiver: Arc<dyn Receiver>);
 
@@ -104,7 +116,8 @@ pub trait NetDevice: Send + Sync {
     fn restart(&self) {}
 }
 
-/// Who gets a card's frames, in the receive softirq.
+/// Who gets a card's frames, in the receive softirq or a task that polls the card; not preempted there, so
+/// that a turn of every CPU's softirq task proves that it has returned.
 pub trait Receiver: Send + Sync {
     /// Takes one frame.
     fn receive(&self, frame: NetFrame);

@@ -123,6 +123,14 @@ impl Node {
         }
     }
 
+    /// Free frames of the pool. The cards are looked at first: that is when they give back what they have sent.
+    pub fn free_frames(&mut self) -> u64 {
+        self.run("net");
+        let text = self.run("mem");
+        let line = text.lines().find(|line| line.starts_with("frames")).unwrap_or_default();
+        line.split_whitespace().nth(1).and_then(|free| free.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    }
+
     /// Gives the shell a command, and returns what it answers.
     pub fn run(&mut self, command: &str) -> String {
         self.run_within(command, PATIENCE)

@@ -22,8 +22,7 @@ const LONG: u32 = 1024;
 const LEAST_FOR_A_LOOK: f64 = (LONG - SHORT) as f64 / 8.0;
 
 /// Twice, so that one port can be given up while the other answers.
-const SERVED: &str =
-    "[[netblk]]\ndisk = \"nvme0n1\"\nport = 10809\npoll_us = 0\n[[netblk]]\ndisk = \"nvme0n1\"\nport = 10810\npoll_us = 0\n";
+const SERVED: &str = "[[netblk]]\ndisk = \"nvme0n1\"\nport = 10809\npoll_us = 0\n[[netblk]]\ndisk = \"nvme0n1\"\nport = 10810\npoll_us = 0\n";
 
 fn counting(name: &str) -> (Node, Client) {
     let setup = Setup::of(name).configured(SERVED).cpus(1).counting_instructions(INSTRUCTION_NS_LOG2);

@@ -4,11 +4,11 @@ use alloc::sync::Arc;
 
 use echo_wire::{HEADER_BYTES, Request};
 use ingress::UdpMeta;
-use kcore::frame::{FrameChain, NetFrame};
+use kcore::frame::NetFrame;
 use kcore::net::NetDevice;
 use kcore::sync::SpinLock;
 use netwire::UdpHeaders;
-use stack::{BindError, Binding, ChecksumPolicy, Stack, UdpHandler};
+use stack::{Answers, BindError, Binding, ChecksumPolicy, Stack, UdpHandler};
 
 /// A port that is echoed, until it is dropped.
 pub struct Echo {
@@ -17,7 +17,7 @@ pub struct Echo {
 
 impl Echo {
     pub fn start(stack: &Stack, port: u16) -> Result<Self, BindError> {
-        let service = Service { card: stack.card().clone(), replies: SpinLock::new(FrameChain::new()) };
+        let service = Service { card: stack.card().clone(), replies: SpinLock::new(Answers::new()) };
         Ok(Self { _binding: stack.udp_bind(port, ChecksumPolicy::Ignore, Arc::new(service))? })
     }
 }
@@ -25,7 +25,7 @@ impl Echo {
 struct Service {
     card: Arc<dyn NetDevice>,
     /// Of the batch that is being received.
-    replies: SpinLock<FrameChain>,
+    replies: SpinLock<Answers>,
 }
 
 impl UdpHandler for Service {
@@ -37,14 +37,14 @@ impl UdpHandler for Service {
         for number in 0..request.replies {
             // No frame: the reply is lost, as it would be on a full wire.
             let Some(reply) = reply(&headers, &request, number) else { return };
-            replies.push(reply);
+            replies.push(reply, &headers);
         }
     }
 
     fn batch_done(&self) {
         let mut replies = core::mem::take(&mut *self.replies.lock());
         // What the card has no room for is dropped.
-        self.card.transmit(&mut replies);
+        self.card.transmit(replies.chain());
     }
 }
 

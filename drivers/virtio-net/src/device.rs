@@ -10,14 +10,18 @@
 //!      +-- softirq: take, deliver, refill, pump   retry: the pool was empty
 //! ```
 //!
-//! Lock order: `receive`, then `transmit`. A restart holds both.
+//! Lock order: `turn`, `receive`, then `transmit`. A restart holds all.
+//!
+//! A task may take the softirq's turn ([`NetDevice::poll`]). While one does so time and again
+//! ([`NetDevice::set_polled`]) the card is not asked for interrupts; whoever ends that asks for them again and
+//! looks once more.
 
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
 use kcore::dma::DmaBuffer;
@@ -154,6 +158,12 @@ pub struct VirtioNet {
     mac: [u8; 6],
     mtu: u16,
     max_segments: usize,
+    /// Held by whoever delivers.
+    turn: SpinLock<()>,
+    /// The softirq came in vain, since somebody else had the turn.
+    missed: AtomicBool,
+    /// Tasks that poll.
+    pollers: AtomicU32,
     receive: SpinLock<ReceiveSide>,
     transmit: SpinLock<TransmitSide>,
     receiver: SpinLock<Option<Arc<dyn Receiver>>>,
@@ -224,6 +234,9 @@ impl VirtioNet {
             features,
             mtu,
             max_segments: usize::from(transmit_layout.segments()).min(MAX_PIECES),
+            turn: SpinLock::new(()),
+            missed: AtomicBool::new(false),
+            pollers: AtomicU32::new(0),
             receive: SpinLock::new(ReceiveSide {
                 queue: receive_queue,
                 doorbell: receive_doorbell,
@@ -256,7 +269,7 @@ impl VirtioNet {
     /// Connects interrupts and softirq. The device never goes away again: they hold on to it.
     fn connect(self: &Arc<Self>, msix: Msix, config_vector: Option<u16>) -> Result<(), StartError> {
         let device = self.clone();
-        let softirq = softirq::register("virtio-net", Arc::new(move || device.poll()))
+        let softirq = softirq::register("virtio-net", Arc::new(move || device.serve()))
             .map_err(|_| StartError::NoSoftirq)?;
         let _ = self.softirq.set(softirq);
         let device = self.clone();
@@ -342,13 +355,39 @@ impl VirtioNet {
     }
 
     /// One turn of the softirq.
-    fn poll(&self) {
-        if self.changed.swap(false, AcqRel) {
-            self.look_at_state();
+    fn serve(&self) {
+        self.in_turn(|| {
+            if self.changed.swap(false, AcqRel) {
+                self.look_at_state();
+            }
+            if self.health_is(Health::Faulty) && now_ns() >= self.retry_ns.load(Acquire) {
+                self.restart();
+            }
+            self.take_and_pump();
+        });
+    }
+
+    /// Does `work` unless somebody else has the turn, who then sees to it that the softirq comes again.
+    fn in_turn(&self, work: impl FnOnce()) {
+        loop {
+            let Some(turn) = self.turn.try_lock() else {
+                self.missed.store(true, SeqCst);
+                // Whoever had it may have looked before that.
+                if self.turn.try_lock().is_none() || !self.missed.swap(false, SeqCst) {
+                    return;
+                }
+                continue;
+            };
+            work();
+            drop(turn);
+            if self.missed.swap(false, SeqCst) {
+                self.raise();
+            }
+            return;
         }
-        if self.health_is(Health::Faulty) && now_ns() >= self.retry_ns.load(Acquire) {
-            self.restart();
-        }
+    }
+
+    fn take_and_pump(&self) {
         if !self.health_is(Health::Running) {
             return;
         }
@@ -367,7 +406,8 @@ impl VirtioNet {
         }
         // With more there, others of this CPU get their turn before the next batch; interrupts
         // stay off meanwhile.
-        if full || self.receive.lock().queue.arm_interrupt(1) {
+        let polled = self.pollers.load(SeqCst) > 0;
+        if full || !polled && self.receive.lock().queue.arm_interrupt(1) {
             self.raise();
         }
     }
@@ -534,6 +574,25 @@ impl NetDevice for VirtioNet {
             }
         }
         taken
+    }
+
+    fn set_polled(&self, polled: bool) {
+        if polled {
+            self.pollers.fetch_add(1, SeqCst);
+        } else if self.pollers.fetch_sub(1, SeqCst) == 1
+            && self.health_is(Health::Running)
+            && self.receive.lock().queue.arm_interrupt(1)
+        {
+            self.raise();
+        }
+    }
+
+    fn poll(&self) -> bool {
+        let something = self.health_is(Health::Running) && self.receive.lock().queue.has_used();
+        if something {
+            self.in_turn(|| self.take_and_pump());
+        }
+        something
     }
 
     fn set_receiver(&self, receiver: Arc<dyn Receiver>) {

@@ -400,6 +400,11 @@ impl<M: RingMemory, T: PacketMemory> PacketQueue<M, T> {
         Ok(Used { token, written: written.checked_sub(HEADER_BYTES) })
     }
 
+    /// Whether the device has returned something.
+    pub fn has_used(&self) -> bool {
+        self.returned() != 0
+    }
+
     /// Packets the device claims to have returned and that were not taken yet.
     fn returned(&self) -> u16 {
         self.memory.load_acquire_u16(self.layout.used_index()).wrapping_sub(self.taken)

@@ -143,7 +143,8 @@ proptest! {
                     if let Some(address) = spare_transmit.pop_front() {
                         ram.write(address.into(), &frame).unwrap();
                         let bytes = frame.len() as u32;
-                        let mut packet = Some(Packet { device_address: address, bytes, token: address });
+                        let mut packet =
+                            Some(Packet { device_address: address, bytes, segmentation: None, token: address });
                         let submitted = transmit.submit(|| packet.take());
                         prop_assert_eq!(submitted.packets, 1);
                         sent.push(frame);

@@ -8,11 +8,12 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ingress::UdpMeta;
-use kcore::frame::{FrameChain, NetFrame};
+use kcore::frame::NetFrame;
 use kcore::net::NetDevice;
 use kcore::sync::SpinLock;
 use netwire::UdpHeaders;
 
+use crate::answers::Answers;
 use crate::handlers::{BindError, Binding, ChecksumPolicy, UdpHandler};
 use crate::stack::Stack;
 
@@ -25,14 +26,14 @@ pub(crate) struct Echo {
 struct Service {
     card: Arc<dyn NetDevice>,
     /// The answers of the batch that is being received.
-    answers: SpinLock<FrameChain>,
+    answers: SpinLock<Answers>,
     answered: AtomicU64,
     dropped: AtomicU64,
 }
 
 impl Service {
     /// Turns a datagram into its answer.
-    fn turn(mut frame: NetFrame, meta: &UdpMeta) -> Option<NetFrame> {
+    fn turn(mut frame: NetFrame, meta: &UdpMeta) -> Option<(NetFrame, UdpHeaders)> {
         // Link padding behind a short datagram stays here.
         let in_first_bytes = meta.payload(frame.bytes()).len();
         let headers = meta.reply_headers();
@@ -41,14 +42,14 @@ impl Service {
         }
         headers.emit(frame.bytes_mut().first_chunk_mut()?, meta.payload_bytes).ok()?;
         frame.set_len(UdpHeaders::LEN + in_first_bytes);
-        Some(frame)
+        Some((frame, headers))
     }
 }
 
 impl UdpHandler for Service {
     fn datagram(&self, frame: NetFrame, meta: &UdpMeta) {
         match Service::turn(frame, meta) {
-            Some(answer) => self.answers.lock().push(answer),
+            Some((answer, headers)) => self.answers.lock().push(answer, &headers),
             None => {
                 self.dropped.fetch_add(1, Relaxed);
             }
@@ -60,7 +61,7 @@ impl UdpHandler for Service {
         if answers.is_empty() {
             return;
         }
-        let taken = self.card.transmit(&mut answers);
+        let taken = self.card.transmit(answers.chain());
         self.answered.fetch_add(taken as u64, Relaxed);
         self.dropped.fetch_add(answers.len() as u64, Relaxed);
     }
@@ -82,7 +83,7 @@ impl Stack {
         let _ = self.stop_echo();
         let service = Arc::new(Service {
             card: self.card().clone(),
-            answers: SpinLock::new(FrameChain::new()),
+            answers: SpinLock::new(Answers::new()),
             answered: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         });

@@ -31,6 +31,7 @@
 
 extern crate alloc;
 
+mod answers;
 mod counters;
 mod echo;
 mod handlers;
@@ -42,6 +43,7 @@ mod receive;
 mod registry;
 mod stack;
 
+pub use answers::Answers;
 pub use counters::{DropCount, SendDrop};
 pub use echo::EchoState;
 pub use handlers::{BindError, Binding, ChecksumPolicy, UdpHandler};

@@ -46,6 +46,7 @@ mod list;
 mod memory;
 mod neighbours;
 mod outbox;
+mod polled;
 mod receive;
 mod room;
 mod service;

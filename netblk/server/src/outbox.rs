@@ -3,9 +3,10 @@
 
 use alloc::collections::VecDeque;
 
-use kcore::frame::{FrameChain, NetFrame};
+use kcore::frame::NetFrame;
 use netblk_logic::{Client, Turns};
 use netwire::UdpHeaders;
+use stack::Answers;
 
 use crate::instance::Instance;
 use crate::room::Side;
@@ -13,17 +14,15 @@ use crate::slot::SLOTS;
 
 /// The replies of one worker.
 pub(crate) struct Outbox {
-    chain: FrameChain,
-    /// For each frame of the chain: whose it is, and how many datagrams it speaks for.
+    replies: Answers,
+    /// For each of them: whose it is, and how many datagrams it speaks for.
     owners: VecDeque<(Client, u8)>,
-    /// Where the chain's last frame goes.
-    last: Option<UdpHeaders>,
 }
 
 impl Outbox {
     pub fn new() -> Self {
         // Every reply's room was taken, so there are never more than there is room.
-        Self { chain: FrameChain::new(), owners: VecDeque::with_capacity(SLOTS), last: None }
+        Self { replies: Answers::new(), owners: VecDeque::with_capacity(SLOTS) }
     }
 
     pub fn len(&self) -> usize {
@@ -35,19 +34,17 @@ impl Outbox {
     }
 
     /// Appends a reply to `addresses` that speaks for so many of a client's datagrams.
-    pub fn push(&mut self, mut frame: NetFrame, addresses: &UdpHeaders, client: Client, datagrams: u8) {
-        frame.join_previous(self.last == Some(*addresses));
-        self.last = Some(*addresses);
-        self.chain.push(frame);
+    pub fn push(&mut self, frame: NetFrame, addresses: &UdpHeaders, client: Client, datagrams: u8) {
+        self.replies.push(frame, addresses);
         self.owners.push_back((client, datagrams));
     }
 
     /// Hands every reply to the card at once; what it has no room for stays. How many it took.
     pub fn send(&mut self, instance: &Instance, turns: &mut Turns) -> usize {
-        if self.chain.is_empty() {
+        if self.replies.is_empty() {
             return 0;
         }
-        let sent = instance.send(&mut self.chain);
+        let sent = instance.send(self.replies.chain());
         for (client, datagrams) in self.owners.drain(..sent.min(self.owners.len())) {
             settle(instance, turns, client, datagrams);
         }
@@ -60,7 +57,7 @@ impl Outbox {
         for (client, datagrams) in self.owners.drain(..) {
             settle(instance, turns, client, datagrams);
         }
-        self.chain = FrameChain::new();
+        self.replies = Answers::new();
         lost
     }
 }

@@ -14,6 +14,7 @@ use crate::counters::Drop;
 use crate::instance::Instance;
 use crate::memory::{self, Loan};
 use crate::outbox::{Outbox, settle};
+use crate::polled::PolledCard;
 use crate::slot::{Cargo, End, Job, SLOTS, Work};
 
 /// A log line about failed transfers at most this often.
@@ -62,13 +63,16 @@ pub(crate) struct Worker {
     /// Frames that READs may still take in this round.
     frames_left: u32,
     outbox: Outbox,
+    card: PolledCard,
     log_limit: RateLimit,
 }
 
 impl Worker {
     pub fn new(instance: Arc<Instance>, idle_poll: IdlePoll) -> Self {
+        let card = PolledCard::new(instance.card.clone());
         Self {
             instance,
+            card,
             wait: WaitPolicy::new(idle_poll, time::now_ns()),
             fence: Box::default(),
             turns: Turns::new(),
@@ -84,7 +88,8 @@ impl Worker {
     /// Works until the service is stopped and the disk has given everything back.
     pub fn run(mut self) -> Leftovers {
         while !self.instance.is_stopping() {
-            let worked = self.round();
+            let polled = self.card.poll();
+            let worked = self.round() || polled;
             let now_ns = time::now_ns();
             // Here too, for a worker that never sleeps.
             if self.instance.expiry_ns().is_some_and(|at_ns| at_ns <= now_ns) {
@@ -92,6 +97,7 @@ impl Worker {
             }
             if worked {
                 self.wait.worked(now_ns);
+                self.card.worked();
                 // Rounds may follow each other for as long as requests come, and the softirq of
                 // this CPU is no more urgent than the worker.
                 task::yield_now();
@@ -100,18 +106,24 @@ impl Worker {
             // Room in the transmit ring, and in a queue that others filled, comes without a signal.
             let stuck = !self.outbox.is_empty() || (self.turns.queued() > 0 && self.with_disk == 0);
             match self.wait.next(now_ns, self.with_disk, stuck, !task::others_wait()) {
-                Wait::Poll => task::yield_now(),
+                Wait::Poll => {
+                    self.card.begin();
+                    task::yield_now();
+                }
                 Wait::Sleep => {
+                    self.card.end();
                     self.instance.counters.sleeps.one();
                     self.sleep();
                 }
                 Wait::SleepUntil(deadline_ns) => {
+                    self.card.end();
                     self.instance.counters.sleeps.one();
                     self.instance.sleep(Some(deadline_ns));
                     self.try_held = true;
                 }
             }
         }
+        self.card.end();
         self.finish()
     }
 

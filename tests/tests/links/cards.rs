@@ -65,12 +65,6 @@ fn card_counter(node: &mut Node, line_begins: &str, word_behind: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no {word_behind} behind {line_begins} in:\n{text}"))
 }
 
-fn free_frames(node: &mut Node) -> u64 {
-    let text = node.run("mem");
-    let line = text.lines().find(|line| line.starts_with("frames")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|free| free.parse().ok()).unwrap_or_else(|| panic!("{text}"))
-}
-
 fn the_network_gives_an_address_and_the_gateway_answers(nic: Nic) {
     let mut node = setup("address", nic).boot().ready().with_address();
     let answers = node.run("ping 10.0.2.2 5");
@@ -97,15 +91,13 @@ fn a_disk_is_served(nic: Nic) {
 /// From an empty one, which the wire pads, to the longest: each length once, several under way.
 fn datagrams_of_every_length_come_back(nic: Nic) {
     let mut node = wired("lengths", nic);
-    let before = free_frames(&mut node);
+    let before = node.free_frames();
     for bytes in 0..=1472 {
         let sent = payload(bytes, bytes);
         let answer = echo(&mut node, &sent).unwrap_or_else(|| panic!("no answer to {bytes} bytes"));
         assert!(answer == sent, "the answer to {bytes} bytes is another");
     }
-    // Sent frames come back when the card is looked at again.
-    node.run("net");
-    let after = free_frames(&mut node);
+    let after = node.free_frames();
     // The card holds the last few that it was sent, or was told to receive into.
     assert!(before.abs_diff(after) <= 64, "{before} frames were free, now {after}");
 }
@@ -113,7 +105,7 @@ fn datagrams_of_every_length_come_back(nic: Nic) {
 /// Frames to the node, to everyone and to others, of every length, with nothing sensible in them.
 fn a_flood_of_frames_of_every_length_is_survived(nic: Nic) {
     let mut node = wired("flood", nic);
-    let before = free_frames(&mut node);
+    let before = node.free_frames();
     let received = card_counter(&mut node, "received", "frames");
     let targets = [NODE_MAC, [0xff; 6], [2, 0, 0, 0, 0, 1], [1, 0, 0x5e, 0, 0, 1]];
     for bytes in 0..1500 {
@@ -135,7 +127,7 @@ fn a_flood_of_frames_of_every_length_is_survived(nic: Nic) {
     assert!(echo(&mut node, &sent).is_some_and(|answer| answer == sent), "the node is silent");
     assert!(node.wire().ping(1));
     assert!(card_counter(&mut node, "received", "frames") > received + 1500, "they did arrive");
-    let after = free_frames(&mut node);
+    let after = node.free_frames();
     assert!(before.abs_diff(after) <= 64, "{before} frames were free, now {after}");
     assert!(!node.transcript().contains("reset ("), "the card was not at fault");
 }
@@ -161,7 +153,7 @@ fn a_cable_that_is_pulled_out_and_put_in_again(nic: Nic) {
 
 fn a_card_that_is_restarted_goes_on(nic: Nic) {
     let mut node = wired("restart", nic);
-    let before = free_frames(&mut node);
+    let before = node.free_frames();
     for round in 0..5 {
         // With packets in both rings.
         let sent: Vec<Vec<u8>> = (0..8).map(|number| payload(number, 100 + round)).collect();
@@ -178,8 +170,7 @@ fn a_card_that_is_restarted_goes_on(nic: Nic) {
         });
         assert!(lost_and_asked_again, "round {round}: the node is silent");
     }
-    node.run("net");
-    let after = free_frames(&mut node);
+    let after = node.free_frames();
     assert!(before.abs_diff(after) <= 64, "{before} frames were free, now {after}");
     assert!(node.run("net restart eth7").contains("no card eth7"));
 }

@@ -95,12 +95,6 @@ fn drops(node: &mut Node, reason: &str) -> u64 {
 }
 
 /// A number of the line of `mem` that begins with `what`, by its place in the line.
-fn free_frames(node: &mut Node) -> u64 {
-    let text = node.run("mem");
-    let line = text.lines().find(|line| line.starts_with("frames")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|free| free.parse().ok()).unwrap_or_else(|| panic!("{text}"))
-}
-
 #[test]
 fn packets_of_several_pieces_are_whole() {
     let mut node = Setup::of("packets").boot().ready();
@@ -134,7 +128,7 @@ fn jumbo_packets_leave_no_frame_behind() {
     const WINDOW: usize = 8;
     let mut node = boot("jumbo_many", Some(MTU));
     assert!(echo(&mut node, b"the ring is full once it has been used").is_some());
-    let before = free_frames(&mut node);
+    let before = node.free_frames();
     let mut lost = 0;
     for first in (0..PACKETS).step_by(WINDOW) {
         let sent: Vec<Vec<u8>> = (first..first + WINDOW)
@@ -153,9 +147,7 @@ fn jumbo_packets_leave_no_frame_behind() {
         }
     }
     assert_eq!(lost, 0, "of {PACKETS} packets");
-    // Sent frames come back when the card is looked at again.
-    node.run("net");
-    assert_eq!(free_frames(&mut node), before);
+    assert_eq!(node.free_frames(), before);
     let answer = node.run("udpecho off");
     assert!(answer.contains(&format!("{} datagrams sent back, 0 dropped", PACKETS + 1)), "{answer}");
 }
