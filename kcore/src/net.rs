@@ -2,11 +2,14 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use crate::balance::Whose;
 use crate::frame::{FrameChain, NetFrame};
-use crate::sync::IrqSpinLock;
+use crate::sync::{IrqSpinLock, SpinLock};
 
 /// Counters of a network device since boot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,6 +63,60 @@ impl NetCounters {
             tx_dropped: self.tx_dropped.load(Relaxed),
             interrupts: self.interrupts.load(Relaxed),
             doorbells: self.doorbells.load(Relaxed),
+        }
+    }
+}
+
+/// Whose turn it is to deliver what a card has received: its softirq's, or that of a task that polls it.
+///
+/// A task may take the softirq's turn ([`NetDevice::poll`]). While one does so time and again
+/// ([`NetDevice::set_polled`]) the card is not asked for interrupts; whoever ends that asks for them again and
+/// looks once more.
+pub struct Turn {
+    /// Held while somebody delivers.
+    holder: SpinLock<()>,
+    /// The softirq came in vain, since somebody else had the turn.
+    missed: AtomicBool,
+    /// Tasks that poll.
+    pollers: AtomicU32,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Turn { holder: SpinLock::new(()), missed: AtomicBool::new(false), pollers: AtomicU32::new(0) }
+    }
+}
+
+impl Turn {
+    /// Does `work` unless somebody else has the turn, who then sees to it that the softirq comes again, by
+    /// `raise`. It is not preempted.
+    pub fn take(&self, work: impl FnOnce(), raise: impl FnOnce()) {
+        let holder = self.holder.try_lock().or_else(|| {
+            self.missed.store(true, SeqCst);
+            // Whoever had it may have looked before that.
+            self.holder.try_lock()
+        });
+        let Some(holder) = holder else { return };
+        work();
+        drop(holder);
+        if self.missed.swap(false, SeqCst) {
+            raise();
+        }
+    }
+
+    /// Whether a task polls, so that no interrupt is wanted. Looked at with the turn.
+    pub fn is_polled(&self) -> bool {
+        self.pollers.load(SeqCst) > 0
+    }
+
+    /// A task begins to poll, or ends. `true`: nobody does any longer, and interrupts are wanted again.
+    #[must_use]
+    pub fn set_polled(&self, polled: bool) -> bool {
+        if polled {
+            self.pollers.fetch_add(1, SeqCst);
+            false
+        } else {
+            self.pollers.fetch_sub(1, SeqCst) == 1
         }
     }
 }

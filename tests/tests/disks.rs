@@ -345,3 +345,45 @@ fn a_full_queue_is_answered_when_the_disk_hangs() {
         assert!(answer.contains("20000 done, 0 failed, 0 with wrong memory"), "{answer}");
     }
 }
+
+/// Doorbells and interrupts a request, as `netblk list` shows them since it was last asked, with so many requests under way:
+/// the disk's and the card's, in turn.
+fn traffic(node: &mut Node, client: &mut Client, window: u64) -> [f64; 4] {
+    const REQUESTS: u64 = 512;
+    node.run("netblk list");
+    for first in (0..REQUESTS).step_by(window as usize) {
+        for number in first..first + window {
+            let mut request = Request::new(READ, number % 64 * 1024, 1024);
+            request.cookie = number;
+            client.send(&request.bytes());
+        }
+        for _ in 0..window {
+            client.receive(Duration::from_secs(10)).expect("an answer to every request");
+        }
+    }
+    let listed = node.run("netblk list");
+    let line = listed.lines().find(|line| line.trim().starts_with("recently")).expect("what there was since");
+    assert!(line.contains(&format!("{REQUESTS} requests;")), "{line}");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let figures =
+        words.windows(2).filter(|pair| pair[1].starts_with("doorbells") || pair[1].starts_with("interrupts"));
+    let figures: Vec<f64> = figures.map(|pair| pair[0].parse().expect("a number")).collect();
+    figures.try_into().unwrap_or_else(|_| panic!("four figures: {line}"))
+}
+
+/// From a partition, whose doorbells are its disk's.
+#[test]
+fn doorbells_and_interrupts_a_request_are_shown_for_every_window() {
+    const NAME: &str = "disks_traffic";
+    let setup = Setup::of(NAME).disk_file(&partitioned(NAME), "raw");
+    let (mut node, mut client) = served(setup, "nvme0n1p1");
+    let of = [1, 16, 64].map(|window| traffic(&mut node, &mut client, window));
+    for figures in of {
+        // Every request is with the disk and with the card, which are told so once and may say so once; the card
+        // need not, while it is polled.
+        assert!(figures.iter().all(|&count| count <= 1.1), "{of:?}");
+    }
+    let [alone, _, many] = of;
+    assert!(alone[0] > 0.9, "a doorbell for each that comes alone: {of:?}");
+    assert!(many.iter().all(|&count| count < 0.5), "with 64 under way they share: {of:?}");
+}

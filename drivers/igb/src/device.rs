@@ -25,7 +25,7 @@ use kcore::event::Event;
 use kcore::frame::{FRAME_BYTES, FrameChain, MAX_PIECES};
 use kcore::irq::{self, Interrupt, IrqError};
 use kcore::memory::OutOfMemory;
-use kcore::net::{NetCounters, NetDevice, NetStats, Receiver, add};
+use kcore::net::{NetCounters, NetDevice, NetStats, Receiver, Turn, add};
 use kcore::pci::{Msix, PciDevice, PciError};
 use kcore::softirq::{self, Softirq};
 use kcore::sync::{Once, SpinLock};
@@ -146,6 +146,7 @@ pub struct Igb {
     registers: Registers,
     mac: [u8; 6],
     mtu: u16,
+    turn: Turn,
     receive: SpinLock<ReceiveSide>,
     transmit: SpinLock<TransmitSide>,
     receiver: SpinLock<Option<Arc<dyn Receiver>>>,
@@ -199,6 +200,7 @@ impl Igb {
             registers,
             mac,
             mtu: mtu.clamp(MIN_MTU, MAX_MTU),
+            turn: Turn::default(),
             receive: SpinLock::new(ReceiveSide::new(receive_ring)),
             transmit: SpinLock::new(TransmitSide::new(transmit_ring)),
             receiver: SpinLock::new(None),
@@ -226,7 +228,7 @@ impl Igb {
     fn connect(self: &Arc<Self>, msix: Msix) -> Result<(), StartError> {
         let device = self.clone();
         let softirq =
-            softirq::register("igb", Arc::new(move || device.poll())).map_err(|_| StartError::NoSoftirq)?;
+            softirq::register("igb", Arc::new(move || device.serve())).map_err(|_| StartError::NoSoftirq)?;
         let _ = self.softirq.set(softirq);
         let on_queues = |device: Arc<Self>| {
             move || {
@@ -313,13 +315,20 @@ impl Igb {
     }
 
     /// One turn of the softirq.
-    fn poll(&self) {
-        if self.changed.swap(false, AcqRel) && self.health_is(Health::Running) {
-            self.look_at_state();
-        }
-        if self.health_is(Health::Faulty) && now_ns() >= self.retry_ns.load(Acquire) {
-            self.set_up_again();
-        }
+    fn serve(&self) {
+        let work = || {
+            if self.changed.swap(false, AcqRel) && self.health_is(Health::Running) {
+                self.look_at_state();
+            }
+            if self.health_is(Health::Faulty) && now_ns() >= self.retry_ns.load(Acquire) {
+                self.set_up_again();
+            }
+            self.take_and_pump();
+        };
+        self.turn.take(work, || self.raise());
+    }
+
+    fn take_and_pump(&self) {
         if !self.health_is(Health::Running) {
             return;
         }
@@ -339,7 +348,7 @@ impl Igb {
         // masked meanwhile.
         if full {
             self.raise();
-        } else {
+        } else if !self.turn.is_polled() {
             self.registers.unmask(RECEIVE_VECTOR);
         }
     }
@@ -471,6 +480,21 @@ impl NetDevice for Igb {
             }
         }
         taken
+    }
+
+    fn set_polled(&self, polled: bool) {
+        // What came meanwhile has its cause pending: the message comes at once.
+        if self.turn.set_polled(polled) && self.health_is(Health::Running) {
+            self.registers.unmask(RECEIVE_VECTOR);
+        }
+    }
+
+    fn poll(&self) -> bool {
+        let something = self.health_is(Health::Running) && self.receive.lock().ring.has_next();
+        if something {
+            self.turn.take(|| self.take_and_pump(), || self.raise());
+        }
+        something
     }
 
     fn set_receiver(&self, receiver: Arc<dyn Receiver>) {

@@ -11,17 +11,13 @@
 //! ```
 //!
 //! Lock order: `turn`, `receive`, then `transmit`. A restart holds all.
-//!
-//! A task may take the softirq's turn ([`NetDevice::poll`]). While one does so time and again
-//! ([`NetDevice::set_polled`]) the card is not asked for interrupts; whoever ends that asks for them again and
-//! looks once more.
 
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    AtomicBool, AtomicU8, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use kcore::dma::DmaBuffer;
@@ -29,7 +25,7 @@ use kcore::event::Event;
 use kcore::frame::{FRAME_BYTES, FrameChain, MAX_PIECES};
 use kcore::irq::{self, Interrupt, IrqError};
 use kcore::memory::OutOfMemory;
-use kcore::net::{NetCounters, NetDevice, NetStats, Receiver, add};
+use kcore::net::{NetCounters, NetDevice, NetStats, Receiver, Turn, add};
 use kcore::pci::{Msix, PciDevice, PciError};
 use kcore::softirq::{self, Softirq};
 use kcore::sync::{Once, SpinLock};
@@ -158,12 +154,7 @@ pub struct VirtioNet {
     mac: [u8; 6],
     mtu: u16,
     max_segments: usize,
-    /// Held by whoever delivers.
-    turn: SpinLock<()>,
-    /// The softirq came in vain, since somebody else had the turn.
-    missed: AtomicBool,
-    /// Tasks that poll.
-    pollers: AtomicU32,
+    turn: Turn,
     receive: SpinLock<ReceiveSide>,
     transmit: SpinLock<TransmitSide>,
     receiver: SpinLock<Option<Arc<dyn Receiver>>>,
@@ -234,9 +225,7 @@ impl VirtioNet {
             features,
             mtu,
             max_segments: usize::from(transmit_layout.segments()).min(MAX_PIECES),
-            turn: SpinLock::new(()),
-            missed: AtomicBool::new(false),
-            pollers: AtomicU32::new(0),
+            turn: Turn::default(),
             receive: SpinLock::new(ReceiveSide {
                 queue: receive_queue,
                 doorbell: receive_doorbell,
@@ -356,7 +345,7 @@ impl VirtioNet {
 
     /// One turn of the softirq.
     fn serve(&self) {
-        self.in_turn(|| {
+        let work = || {
             if self.changed.swap(false, AcqRel) {
                 self.look_at_state();
             }
@@ -364,27 +353,8 @@ impl VirtioNet {
                 self.restart();
             }
             self.take_and_pump();
-        });
-    }
-
-    /// Does `work` unless somebody else has the turn, who then sees to it that the softirq comes again.
-    fn in_turn(&self, work: impl FnOnce()) {
-        loop {
-            let Some(turn) = self.turn.try_lock() else {
-                self.missed.store(true, SeqCst);
-                // Whoever had it may have looked before that.
-                if self.turn.try_lock().is_none() || !self.missed.swap(false, SeqCst) {
-                    return;
-                }
-                continue;
-            };
-            work();
-            drop(turn);
-            if self.missed.swap(false, SeqCst) {
-                self.raise();
-            }
-            return;
-        }
+        };
+        self.turn.take(work, || self.raise());
     }
 
     fn take_and_pump(&self) {
@@ -406,8 +376,7 @@ impl VirtioNet {
         }
         // With more there, others of this CPU get their turn before the next batch; interrupts
         // stay off meanwhile.
-        let polled = self.pollers.load(SeqCst) > 0;
-        if full || !polled && self.receive.lock().queue.arm_interrupt(1) {
+        if full || !self.turn.is_polled() && self.receive.lock().queue.arm_interrupt(1) {
             self.raise();
         }
     }
@@ -577,12 +546,8 @@ impl NetDevice for VirtioNet {
     }
 
     fn set_polled(&self, polled: bool) {
-        if polled {
-            self.pollers.fetch_add(1, SeqCst);
-        } else if self.pollers.fetch_sub(1, SeqCst) == 1
-            && self.health_is(Health::Running)
-            && self.receive.lock().queue.arm_interrupt(1)
-        {
+        let interrupts_wanted = self.turn.set_polled(polled) && self.health_is(Health::Running);
+        if interrupts_wanted && self.receive.lock().queue.arm_interrupt(1) {
             self.raise();
         }
     }
@@ -590,7 +555,7 @@ impl NetDevice for VirtioNet {
     fn poll(&self) -> bool {
         let something = self.health_is(Health::Running) && self.receive.lock().queue.has_used();
         if something {
-            self.in_turn(|| self.take_and_pump());
+            self.turn.take(|| self.take_and_pump(), || self.raise());
         }
         something
     }

@@ -70,14 +70,10 @@ pub struct ServiceInfo {
     pub busy_slots: usize,
     /// Datagrams that take room now, of [`ROOM`].
     pub room_taken: u32,
-    /// Since the start, whoever caused them.
-    pub disk_doorbells: u64,
-    /// Since the start, whoever caused them.
-    pub disk_interrupts: u64,
-    /// Since the start, whoever caused them.
-    pub card_doorbells: u64,
-    /// Since the start, whoever caused them.
-    pub card_interrupts: u64,
+    /// Since the start.
+    pub traffic: Traffic,
+    /// Since the services were last listed, or the start.
+    pub recent: Traffic,
     /// What the service counted.
     pub counts: Counts,
     /// Who uses it.
@@ -166,8 +162,8 @@ impl ServiceInfo {
                 self.busy_slots,
                 self.room_taken
             ),
-            self.device_line("disk", self.disk_doorbells, self.disk_interrupts),
-            self.device_line("card", self.card_doorbells, self.card_interrupts),
+            alloc::format!("traffic    {}", self.traffic),
+            alloc::format!("recently   {}", self.recent),
         ];
         lines.extend(self.clients.iter().map(|client| alloc::format!("client     {client}")));
         if counts.strays > 0 {
@@ -178,16 +174,56 @@ impl ServiceInfo {
         }
         lines
     }
+}
 
-    /// A device's doorbells and interrupts, and how many that is for a thousand requests.
-    fn device_line(&self, name: &str, doorbells: u64, interrupts: u64) -> String {
-        let requests: u64 = self.counts.requests.iter().sum();
-        let per_thousand = |count: u64| count.saturating_mul(1000).checked_div(requests).unwrap_or(0);
-        alloc::format!(
-            "{name}       {doorbells} doorbells, {interrupts} interrupts since the start; {} and {} per 1000 requests",
-            per_thousand(doorbells),
-            per_thousand(interrupts)
+/// Requests, and what they and everybody else caused between the node and its devices: doorbells, which are a bus
+/// write each and under a hypervisor an exit, and interrupts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub requests: u64,
+    pub disk_doorbells: u64,
+    pub disk_interrupts: u64,
+    pub card_doorbells: u64,
+    pub card_interrupts: u64,
+}
+
+impl Traffic {
+    /// What there was since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Traffic) -> Traffic {
+        Traffic {
+            requests: self.requests - before.requests,
+            disk_doorbells: self.disk_doorbells - before.disk_doorbells,
+            disk_interrupts: self.disk_interrupts - before.disk_interrupts,
+            card_doorbells: self.card_doorbells - before.card_doorbells,
+            card_interrupts: self.card_interrupts - before.card_interrupts,
+        }
+    }
+}
+
+/// "5000 requests; disk 0.125 doorbells, 0.250 interrupts a request; card ...".
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each =
+            |count: u64| Thousandths(count.saturating_mul(1000).checked_div(self.requests).unwrap_or(0));
+        write!(
+            f,
+            "{} requests; disk {} doorbells, {} interrupts a request; card {} doorbells, {} interrupts a request",
+            self.requests,
+            each(self.disk_doorbells),
+            each(self.disk_interrupts),
+            each(self.card_doorbells),
+            each(self.card_interrupts)
         )
+    }
+}
+
+/// A number with three places.
+struct Thousandths(u64);
+
+impl fmt::Display for Thousandths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
     }
 }
 

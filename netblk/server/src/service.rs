@@ -5,11 +5,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use kcore::block::{self, Access, Claim, Disk, DiskStats};
+use kcore::block::{self, Access, Claim, Disk};
 use kcore::frame::{self, FRAME_BYTES, MAX_PIECES};
 use kcore::memory::OutOfMemory;
 use kcore::mutex::Mutex;
-use kcore::net::NetStats;
 use kcore::sync::Once;
 use kcore::task::{self, Placement, Priority, SpawnError, TaskHandle};
 use kcore::{cpu, random, time};
@@ -18,7 +17,7 @@ use netblk_proto::{Info, Label, Limits, v2};
 use stack::{BindError, Binding, ChecksumPolicy, Stack};
 
 use crate::instance::{Instance, Terms};
-use crate::list::ServiceInfo;
+use crate::list::{ServiceInfo, Traffic};
 use crate::receive::Ear;
 use crate::worker::{Leftovers, Worker};
 
@@ -34,9 +33,12 @@ struct Service {
     started_ns: u64,
     /// Nobody else writes to the disk while it is served.
     _claim: Claim,
-    /// The devices' counters at the start.
-    disk_stats: DiskStats,
-    card_stats: NetStats,
+    /// The disk itself, of which a partition may be served: doorbells and interrupts are its own.
+    device: Arc<dyn Disk>,
+    /// What the devices had counted at the start.
+    at_start: Traffic,
+    /// The traffic when the services were last listed.
+    listed: Traffic,
 }
 
 /// How long the end of a service waits for others to let go of it before it says so, and how often it
@@ -131,6 +133,7 @@ pub fn start(stacks: &[Arc<Stack>], options: StartOptions) -> Result<ServiceInfo
     let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
     // Several services may serve the same disk: its clients are told apart by nobody anyway.
     let claim = block::claim(&*disk, "netblk", access).map_err(StartError::InUse)?;
+    let device = block::find(&disk.extent().disk).unwrap_or_else(|| disk.clone());
     let instance = Arc::new(prepare(&options, disk, stack)?);
 
     // One service at a time comes or goes: what is done here may sleep.
@@ -151,8 +154,9 @@ pub fn start(stacks: &[Arc<Stack>], options: StartOptions) -> Result<ServiceInfo
         binding,
         _claim: claim,
         started_ns: time::now_ns(),
-        disk_stats: instance.disk.stats(),
-        card_stats: instance.card.stats(),
+        at_start: traffic(&instance, &*device),
+        listed: Traffic::default(),
+        device,
         instance,
         options,
     };
@@ -342,9 +346,9 @@ pub fn stop_all() -> Vec<StopReport> {
     services.into_iter().map(Service::end).collect()
 }
 
-/// Every service and its counters.
+/// Every service and its counters, and what there was since the last call.
 pub fn list() -> Vec<ServiceInfo> {
-    SERVICES.lock().iter().map(Service::info).collect()
+    SERVICES.lock().iter_mut().map(Service::listed).collect()
 }
 
 /// Waits until nobody else holds the instance of the service on `port`: a disk that has called a
@@ -384,8 +388,14 @@ impl Service {
         report
     }
 
+    fn listed(&mut self) -> ServiceInfo {
+        let info = self.info();
+        self.listed = info.traffic;
+        info
+    }
+
     fn info(&self) -> ServiceInfo {
-        let (disk, card) = (self.instance.disk.stats(), self.instance.card.stats());
+        let traffic = traffic(&self.instance, &*self.device).since(&self.at_start);
         let now_ns = time::now_ns();
         let mut clients = self.instance.clients(now_ns);
         clients.sort_by_key(|client| client.age_ns);
@@ -403,12 +413,22 @@ impl Service {
             uptime_ns: now_ns.saturating_sub(self.started_ns),
             busy_slots: self.instance.busy_slots(),
             room_taken: self.instance.room.held(),
-            disk_doorbells: disk.doorbells - self.disk_stats.doorbells,
-            disk_interrupts: disk.interrupts - self.disk_stats.interrupts,
-            card_doorbells: card.doorbells - self.card_stats.doorbells,
-            card_interrupts: card.interrupts - self.card_stats.interrupts,
+            traffic,
+            recent: traffic.since(&self.listed),
             counts: self.instance.counters.read_all(),
             clients,
         }
+    }
+}
+
+/// What the service and its devices have counted until now.
+fn traffic(instance: &Instance, device: &dyn Disk) -> Traffic {
+    let (disk, card) = (device.stats(), instance.card.stats());
+    Traffic {
+        requests: instance.counters.read_all().requests.iter().sum(),
+        disk_doorbells: disk.doorbells,
+        disk_interrupts: disk.interrupts,
+        card_doorbells: card.doorbells,
+        card_interrupts: card.interrupts,
     }
 }

@@ -102,6 +102,14 @@ impl<M: RingMemory, T> ReceiveRing<M, T> {
         })
     }
 
+    /// Whether [`ReceiveRing::take`] has something to say.
+    pub fn has_next(&self) -> bool {
+        let at = usize::from(self.taken) * descriptor::BYTES;
+        let is_done =
+            || self.memory.load_acquire_u32(at + descriptor::RECEIVE_STATUS) & descriptor::DONE != 0;
+        self.fault.is_some() || self.taken != self.announced && is_done()
+    }
+
     /// Takes back one buffer that the card is done with.
     pub fn take(&mut self) -> Result<Option<Received<T>>, RingFault> {
         if let Some(fault) = self.fault {

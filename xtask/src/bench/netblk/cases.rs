@@ -66,6 +66,8 @@ pub enum Service {
     Netblk2,
     NodeEcho,
     NodeDisk,
+    /// Echo and disk at the same time, neither waiting for the other: the slower of the two.
+    NodeBoth,
     NbdServer,
     QemuNbd,
     Nvmet,
@@ -80,6 +82,7 @@ impl Service {
             Self::Netblk2 => "netblk, version 2",
             Self::NodeEcho => "node: UDP echo",
             Self::NodeDisk => "node: local disk",
+            Self::NodeBoth => "node: both at once",
             Self::NbdServer => "nbd-server",
             Self::QemuNbd => "qemu-nbd",
             Self::Nvmet => "nvmet over TCP",
@@ -89,7 +92,7 @@ impl Service {
     }
 
     pub const fn on_node(self) -> bool {
-        matches!(self, Self::Netblk | Self::Netblk2 | Self::NodeEcho | Self::NodeDisk)
+        matches!(self, Self::Netblk | Self::Netblk2 | Self::NodeEcho | Self::NodeDisk | Self::NodeBoth)
     }
 
     /// What is measured with a card. The peers other than nbd-server, and the disks, are the same whatever the card is;
@@ -105,9 +108,17 @@ impl Service {
                 Self::NodeEcho,
                 Self::LinuxEcho,
                 Self::NodeDisk,
+                Self::NodeBoth,
                 Self::LinuxDisk,
             ],
-            Nic::Igb => &[Self::Netblk, Self::Netblk2, Self::NbdServer, Self::NodeEcho, Self::LinuxEcho],
+            Nic::Igb => &[
+                Self::Netblk,
+                Self::Netblk2,
+                Self::NbdServer,
+                Self::NodeEcho,
+                Self::NodeBoth,
+                Self::LinuxEcho,
+            ],
         }
     }
 }

@@ -25,6 +25,9 @@ pub struct Verdict {
     pub p99_share: f64,
     /// netblk's requests a second as a part of what the node allows, if that was measured.
     pub floor_share: Option<f64>,
+    /// The same of what echo and disk reach at the same time, each for itself: no goal of its own, but a service that needs both for every
+    /// request has no more of the machine than that.
+    pub both_share: Option<f64>,
     /// The same of what it would allow if a request did its echo and its transfer one after the other and nothing else:
     /// no goal, but with one request under way it is what there is to be had.
     pub sequence_share: Option<f64>,
@@ -65,6 +68,9 @@ fn verdict(results: &Results, nic: Nic, service: Service, case: Case) -> Option<
         times_wanted,
         p99_share: netblk.p99_us / peer.p99_us,
         floor_share: share_of(f64::min),
+        both_share: results
+            .cell(nic, Service::NodeBoth, case)
+            .map(|both| netblk.per_second.median / both.per_second.median),
         sequence_share: share_of(|echo, disk| 1.0 / (1.0 / echo + 1.0 / disk)),
     })
 }
@@ -93,6 +99,8 @@ mod tests {
             assert_eq!(verdict.is_near_the_floor(), Some(!is_slow), "{verdict:?}");
             // An echo of 1/11 ms and a transfer of 1/20 ms are 31/220 ms.
             let sequence_share = if is_slow { 0.28 } else { 1.41 };
+            let both_share = if is_slow { 0.25 } else { 1.25 };
+            assert!((verdict.both_share.unwrap() - both_share).abs() < 0.01, "{verdict:?}");
             assert!((verdict.sequence_share.unwrap() - sequence_share).abs() < 0.01, "{verdict:?}");
         }
     }

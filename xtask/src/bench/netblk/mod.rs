@@ -105,7 +105,9 @@ fn session(nic: Nic, folder: &Path, generator: &Generator, results: &mut Results
             let rotation = run as usize % services.len();
             services.rotate_left(rotation);
             for service in services {
-                if !node.has_floors && matches!(service, Service::NodeEcho | Service::NodeDisk) {
+                if !node.has_floors
+                    && matches!(service, Service::NodeEcho | Service::NodeDisk | Service::NodeBoth)
+                {
                     continue;
                 }
                 step.note(&format!("{}, {}, window {}", service.label(), case.pattern.label(), case.window));
@@ -143,31 +145,47 @@ fn take(
 ) -> Result<Measurement> {
     let (measured, waiting) =
         if service.on_node() { (node.pid(), linux.pid()) } else { (linux.pid(), node.pid()) };
+    let is_netblk = matches!(service, Service::Netblk | Service::Netblk2);
+    if is_netblk {
+        node.traffic()?;
+    }
     let before = host::Sample::take(measured, waiting)?;
     let figures: Figures = match service {
         Service::NodeDisk => node.disk(case, timing)?,
         Service::LinuxDisk => linux.disk(case, timing)?,
+        Service::NodeBoth => both(case, timing, seed, generator, node)?,
         Service::Netblk | Service::Netblk2 => {
             let scheme = if service == Service::Netblk { "netblk" } else { "netblk2" };
             let target = format!("{scheme}://{}", node.link.reach(Protocol::Udp, node::NETBLK_PORT));
             generator.measure(&target, case, timing, seed)?
         }
-        Service::NodeEcho => {
-            let target = format!("echo://{}", node.link.reach(Protocol::Udp, node::ECHO_PORT));
-            generator.measure(&target, case, timing, seed)?
-        }
+        Service::NodeEcho => generator.measure(&node.echo(), case, timing, seed)?,
         Service::NbdServer | Service::QemuNbd | Service::Nvmet | Service::LinuxEcho => {
             let target = linux.target(service).context("a service of Linux's")?;
             generator.measure(&target, case, timing, seed)?
         }
     };
     let after = host::Sample::take(measured, waiting)?;
+    let traffic = if is_netblk { Some(node.traffic()?) } else { None };
     if service == Service::NbdServer && case.pattern.writes() {
         linux.settle()?;
     }
     let load = before.until(&after, figures.cpu_seconds);
     // Card and round are the caller's to fill in.
-    Ok(Measurement { nic: Nic::Virtio, service, case: *case, run: 0, figures, load })
+    Ok(Measurement { nic: Nic::Virtio, service, case: *case, run: 0, figures, load, traffic })
+}
+
+/// The node's echo and its disk at the same time: the slower of the two.
+fn both(case: &Case, timing: Timing, seed: u64, generator: &Generator, node: &mut Node) -> Result<Figures> {
+    let echo = node.echo();
+    let (disk, echo) = std::thread::scope(|scope| {
+        let echo = scope.spawn(|| generator.measure(&echo, case, timing, seed));
+        (node.disk(case, timing), echo.join())
+    });
+    let (disk, echo) = (disk?, echo.map_err(|_| anyhow::anyhow!("the generator's thread panicked"))??);
+    let used = echo.cpu_seconds;
+    let slower = if disk.per_second < echo.per_second { disk } else { echo };
+    Ok(Figures { cpu_seconds: used, ..slower })
 }
 
 /// The same service by the generator and by fio, in turn: whether the generator is fair.

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use announce::Announcement;
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
 
 use crate::archive::{self, Source};
 use crate::kernel;
@@ -23,6 +24,32 @@ const DISK: &str = "nvme0n1p1";
 
 const BOOT_PATIENCE: Duration = Duration::from_secs(60);
 const COMMAND_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Doorbells and interrupts, for each request.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Traffic {
+    pub disk_doorbells: f64,
+    pub disk_interrupts: f64,
+    pub card_doorbells: f64,
+    pub card_interrupts: f64,
+}
+
+impl Traffic {
+    /// Reads what `netblk list` says behind "recently".
+    fn parse(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let before = |word: &str| {
+            let places = words.iter().enumerate().filter(move |(_, one)| one.trim_end_matches(',') == word);
+            places
+                .filter_map(|(place, _)| words.get(place.checked_sub(1)?)?.parse().ok())
+                .collect::<Vec<f64>>()
+        };
+        let (doorbells, interrupts) = (before("doorbells"), before("interrupts"));
+        let ([disk_doorbells, card_doorbells], [disk_interrupts, card_interrupts]) =
+            (doorbells.try_into().ok()?, interrupts.try_into().ok()?);
+        Some(Self { disk_doorbells, disk_interrupts, card_doorbells, card_interrupts })
+    }
+}
 
 pub struct Node {
     running: Running,
@@ -86,6 +113,18 @@ impl Node {
         Ok(answer.iter().any(|line| line.starts_with("floor: echo")))
     }
 
+    /// The echo, as the generator calls it.
+    pub fn echo(&self) -> String {
+        format!("echo://{}", self.link.reach(Protocol::Udp, ECHO_PORT))
+    }
+
+    /// What a request took of the devices since the last call.
+    pub fn traffic(&mut self) -> Result<Traffic> {
+        let answer = self.command("netblk list")?;
+        let recently = answer.iter().find_map(|line| line.trim().strip_prefix("recently"));
+        recently.and_then(Traffic::parse).with_context(|| format!("netblk list: {}", answer.join("\n")))
+    }
+
     /// The node's own load on its own disk.
     pub fn disk(&mut self, case: &Case, timing: Timing) -> Result<Figures> {
         let operation = if case.pattern.writes() { "write" } else { "read" };
@@ -98,5 +137,24 @@ impl Node {
             bail!("{command}: {}", answer.join("\n"));
         };
         Ok(serde_json::from_str(json)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nodes_list_is_understood() {
+        let line = "   5000 requests; disk 0.125 doorbells, 0.250 interrupts a request; card 0.500 doorbells, 1.000 interrupts a \
+                    request";
+        let traffic = Traffic {
+            disk_doorbells: 0.125,
+            disk_interrupts: 0.25,
+            card_doorbells: 0.5,
+            card_interrupts: 1.0,
+        };
+        assert_eq!(Traffic::parse(line), Some(traffic));
+        assert_eq!(Traffic::parse("5000 requests; disk 0.125 doorbells"), None);
     }
 }

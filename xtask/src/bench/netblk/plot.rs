@@ -29,6 +29,7 @@ const fn colour(service: Service) -> RGBColor {
         Service::Netblk2 => RGBColor(70, 135, 210),
         Service::NodeEcho => RGBColor(125, 170, 220),
         Service::NodeDisk => RGBColor(185, 212, 240),
+        Service::NodeBoth => RGBColor(170, 190, 215),
         Service::NbdServer => RGBColor(190, 60, 40),
         Service::QemuNbd => RGBColor(220, 130, 50),
         Service::Nvmet => RGBColor(150, 100, 60),

@@ -9,7 +9,7 @@ use super::cases::{Case, Service, Timing};
 use super::generator::Figures;
 use super::host::Load;
 use super::linux::Linux;
-use super::node::Node;
+use super::node::{Node, Traffic};
 
 /// One measurement.
 #[derive(Debug, Clone, Serialize)]
@@ -24,6 +24,8 @@ pub struct Measurement {
     pub figures: Figures,
     #[serde(flatten)]
     pub load: Load,
+    /// Of netblk.
+    pub traffic: Option<Traffic>,
 }
 
 /// The generator beside fio, on nbd-server.
@@ -110,6 +112,21 @@ impl Results {
         })
     }
 
+    /// Medians of what a request took of the devices.
+    pub fn traffic(&self, nic: Nic, service: Service, case: Case) -> Option<Traffic> {
+        let takes = || {
+            let of_case = self.measurements.iter().filter(|one| one.nic == nic && one.service == service);
+            of_case.filter(|one| one.case == case).filter_map(|one| one.traffic)
+        };
+        let median = |of: fn(&Traffic) -> f64| Spread::of(takes().map(|one| of(&one))).map(|it| it.median);
+        Some(Traffic {
+            disk_doorbells: median(|one| one.disk_doorbells)?,
+            disk_interrupts: median(|one| one.disk_interrupts)?,
+            card_doorbells: median(|one| one.card_doorbells)?,
+            card_interrupts: median(|one| one.card_interrupts)?,
+        })
+    }
+
     /// CPUs that programs which have nothing to do with the bench used, and those that the waiting machine used.
     pub fn disturbance(&self, nic: Nic) -> Option<(Spread, Spread)> {
         let of = |of: fn(&Load) -> f64| {
@@ -145,6 +162,7 @@ pub mod tests {
                     (Service::NbdServer, 1_000.0, 1_000.0),
                     (Service::NodeEcho, 11_000.0, 90.0),
                     (Service::NodeDisk, 20_000.0, 50.0),
+                    (Service::NodeBoth, 8_000.0, 80.0),
                 ] {
                     let slow = case == SLOW && service == Service::Netblk;
                     let figures = Figures {
@@ -168,6 +186,12 @@ pub mod tests {
                         run,
                         figures,
                         load,
+                        traffic: (service == Service::Netblk).then_some(Traffic {
+                            disk_doorbells: 0.25,
+                            disk_interrupts: 0.5,
+                            card_doorbells: 0.75,
+                            card_interrupts: 1.0,
+                        }),
                     });
                 }
             }

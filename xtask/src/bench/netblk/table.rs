@@ -7,6 +7,7 @@ use crate::qemu::Nic;
 
 use super::cases::{Case, Pattern, Service, WINDOWS};
 use super::goals::{self, Verdict};
+use super::node::Traffic;
 use super::results::{Cell, Results, nic_label};
 
 /// Everything, goals first.
@@ -38,6 +39,7 @@ pub fn markdown(results: &Results) -> String {
         for pattern in Pattern::ALL {
             services_of(results, nic, pattern, &mut text);
         }
+        traffic_of(results, nic, &mut text);
     }
     fairness(results, &mut text);
     text
@@ -49,19 +51,21 @@ fn goals_of(results: &Results, nic: Nic, text: &mut String) {
     let _ = writeln!(text, "\n## {}: netblk and its goals\n", nic_label(nic));
     let _ = writeln!(
         text,
-        "| | | window | times nbd-server | p99 / nbd-server's | of the node's floor | of echo and disk in sequence |"
+        "| | | window | times nbd-server | p99 / nbd-server's | of the node's floor | of echo and disk at once | in sequence |"
     );
-    let _ = writeln!(text, "|---|---|---|---|---|---|---|");
+    let _ = writeln!(text, "|---|---|---|---|---|---|---|---|");
     for verdict in &verdicts {
-        let Verdict { service, case, times, times_wanted, p99_share, floor_share, sequence_share } = verdict;
+        let Verdict { service, case, times, times_wanted, p99_share, floor_share, .. } = verdict;
         let floor = match (floor_share, verdict.is_near_the_floor()) {
             (Some(share), Some(near)) => format!("{:.0} % of 80 %: {}", share * 100.0, met(near)),
             _ => "not measured".to_owned(),
         };
-        let sequence = sequence_share.map_or(String::new(), |share| format!("{:.0} %", share * 100.0));
+        let percent =
+            |share: Option<f64>| share.map_or(String::new(), |share| format!("{:.0} %", share * 100.0));
+        let (both, sequence) = (percent(verdict.both_share), percent(verdict.sequence_share));
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {times:.1} of {times_wanted:.0}: {} | {p99_share:.2} of 0.33: {} | {floor} | {sequence} |",
+            "| {} | {} | {} | {times:.1} of {times_wanted:.0}: {} | {p99_share:.2} of 0.33: {} | {floor} | {both} | {sequence} |",
             service.label(),
             case.pattern.label(),
             case.window,
@@ -87,6 +91,33 @@ fn services_of(results: &Results, nic: Nic, pattern: Pattern, text: &mut String)
             .collect();
         if cells.iter().any(|cell| !cell.is_empty()) {
             let _ = writeln!(text, "| {} | {} |", service.label(), cells.join(" | "));
+        }
+    }
+}
+
+/// What a request takes of disk and card.
+fn traffic_of(results: &Results, nic: Nic, text: &mut String) {
+    let _ = writeln!(text, "\n## {}: doorbells and interrupts a request\n", nic_label(nic));
+    let _ = writeln!(
+        text,
+        "As `netblk list` counts them: disk doorbells / disk interrupts / card doorbells / card interrupts.\n"
+    );
+    let _ = writeln!(text, "| | | window {} | window {} | window {} |", WINDOWS[0], WINDOWS[1], WINDOWS[2]);
+    let _ = writeln!(text, "|---|---|---|---|---|");
+    for service in [Service::Netblk, Service::Netblk2] {
+        for pattern in Pattern::ALL {
+            let of = |window| results.traffic(nic, service, Case { pattern, window });
+            let cells: Vec<String> = WINDOWS
+                .iter()
+                .filter_map(|window| of(*window))
+                .map(|Traffic { disk_doorbells, disk_interrupts, card_doorbells, card_interrupts }| {
+                    format!("{disk_doorbells:.2} / {disk_interrupts:.2} / {card_doorbells:.2} / {card_interrupts:.2}")
+                })
+                .collect();
+            if !cells.is_empty() {
+                let _ =
+                    writeln!(text, "| {} | {} | {} |", service.label(), pattern.label(), cells.join(" | "));
+            }
         }
     }
 }
@@ -145,12 +176,17 @@ mod tests {
         let text = markdown(&made_up());
         assert!(
             text.contains(
-                "| random reads of 1 KiB | 1 | 10.0 of 3: met | 0.10 of 0.33: met | 91 % of 80 %: met | 141 % |"
+                "| random reads of 1 KiB | 1 | 10.0 of 3: met | 0.10 of 0.33: met | 91 % of 80 %: met | 125 % | 141 % |"
             ),
             "{text}"
         );
-        assert!(text.contains("| netblk | random reads of 4 KiB | 64 | 2.0 of 8: **missed** | 0.90 of 0.33: **missed** | 18 % of 80 %: **missed** | 28 % |"), "{text}");
+        assert!(text.contains("| netblk | random reads of 4 KiB | 64 | 2.0 of 8: **missed** | 0.90 of 0.33: **missed** | 18 % of 80 %: **missed** | 25 % | 28 % |"), "{text}");
         assert!(text.contains("| netblk | 10001 [10000-10002]; 50 / 100; 1.5 |"), "{text}");
         assert!(!text.contains("qemu-nbd"), "{text}");
+        let each = "0.25 / 0.50 / 0.75 / 1.00";
+        assert!(
+            text.contains(&format!("| netblk | random writes of 1 KiB | {each} | {each} | {each} |")),
+            "{text}"
+        );
     }
 }

@@ -84,6 +84,7 @@ impl Linux {
             | Service::Netblk2
             | Service::NodeEcho
             | Service::NodeDisk
+            | Service::NodeBoth
             | Service::LinuxDisk => None,
         }
     }
