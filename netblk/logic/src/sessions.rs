@@ -101,7 +101,8 @@ pub struct Connected {
 /// Why a CONNECT did not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectError {
-    /// The challenge is no longer, or never was, this client's, or the epoch another server's.
+    /// The challenge is no longer, or never was, this client's, or the epoch another server's; or the client's address and port
+    /// have a session that is used, and the CONNECT does not name it.
     Stale,
     /// The tag does not hold: the client does not know the key.
     Tag,
@@ -183,6 +184,15 @@ impl<T> Sessions<T> {
             && (session.client_nonce, session.challenge) == (*client_nonce, *challenge)
         {
             return Ok(Connected { place, id: session.id });
+        }
+        // It may be one of a session that was there before, recorded by somebody: it must not end one that is used.
+        if let Some(place) = same_address
+            && let Some(session) = &self.entries[place]
+            && session.id != *replaces
+            && session.requests > 0
+            && session.silent_ns(now_ns) < YIELDING_NS
+        {
+            return Err(ConnectError::Stale);
         }
         let replaced = Self::place_of(*replaces);
         let replaced = self.entries[replaced].as_ref().filter(|old| old.id == *replaces).map(|_| replaced);

@@ -119,6 +119,27 @@ fn a_new_session_ends_the_one_it_replaces_and_the_one_of_the_same_port() {
 }
 
 #[test]
+fn a_recorded_connect_does_not_end_a_session_that_is_used() {
+    let mut world = World::new();
+    let recorded = (host(1, 1000), 1);
+    let old = world.connect(recorded.0, recorded.1, 0).unwrap();
+    world.sessions.get(old.id).unwrap().heard(world.now_ns);
+    // The client has moved on to a new session, by name.
+    let live = world.connect(recorded.0, 2, old.id).unwrap();
+    world.sessions.get(live.id).unwrap().heard(world.now_ns);
+    for replaces in [0, old.id] {
+        let again = world.connect(recorded.0, recorded.1, replaces);
+        assert_eq!(again, Err(ConnectError::Stale));
+    }
+    assert!(world.sessions.get(live.id).is_some());
+    assert_eq!(world.ended.len(), 1);
+    // A client that begins anew at the port of one that has gone waits until that was silent for a while.
+    world.now_ns += YIELDING_NS;
+    assert!(world.connect(recorded.0, 3, 0).is_ok());
+    assert!(world.sessions.get(live.id).is_none());
+}
+
+#[test]
 fn a_flood_from_one_address_gets_its_share_and_no_more() {
     let mut world = World::new();
     let others: Vec<Connected> = (0..3).map(|port| world.connect(host(9, port), 1, 0).unwrap()).collect();

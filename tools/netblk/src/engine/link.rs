@@ -84,13 +84,25 @@ pub struct Link {
     cookie: u64,
     tries: u32,
     refusals: u32,
+    /// How often a challenge did not hold.
+    stale: u32,
     due_ns: u64,
 }
 
 impl Link {
     /// Begins at once.
     pub fn new(key: PreSharedKey, nonce: [u8; NONCE_BYTES], replaces: u64, now_ns: u64) -> Self {
-        Self { key, nonce, replaces, challenge: None, cookie: 0, tries: 0, refusals: 0, due_ns: now_ns }
+        Self {
+            key,
+            nonce,
+            replaces,
+            challenge: None,
+            cookie: 0,
+            tries: 0,
+            refusals: 0,
+            stale: 0,
+            due_ns: now_ns,
+        }
     }
 
     /// When the next datagram is to be sent.
@@ -175,7 +187,9 @@ impl Link {
             },
             (Answer::Failed { status: Status::StaleSession, .. }, Some(_)) => {
                 self.start_over();
-                self.due_ns = now_ns;
+                // Once is the server's restart. Again: another session is still in use at this address and port.
+                self.due_ns = if self.stale == 0 { now_ns } else { now_ns.saturating_add(LONGEST_PAUSE_NS) };
+                self.stale += 1;
                 Step::Onward
             }
             (Answer::Failed { status: Status::Refused, .. }, _) => {
