@@ -8,7 +8,7 @@
 //! Whether to wait awake for the next request, too, depends on when it comes. A client that keeps few requests
 //! under way asks again as soon as it has its answer, and then each of its requests pays for a wake-up; one that
 //! asks a hundred times a second gains nothing. So the worker learns from its sleeps ([`IdlePoll::Learned`]): each
-//! that a little polling would have saved doubles the polling, up to 200 us, and each that lasted longer than that
+//! that a little polling would have saved doubles the polling, up to 400 us, and each that lasted longer than that
 //! halves it, down to nothing. `poll=us` fixes it instead. No request is waited for awake while another task waits for the CPU.
 //!
 //! Polling means looking at the rings and offering the CPU to whoever can run. It never means
@@ -27,7 +27,7 @@ pub const RETRY_NS: u64 = 500_000;
 
 /// The longest that a worker polls because it has learned to: what an answer's way to a client and the next
 /// request's way back take on a fast link.
-pub const MOST_LEARNED_NS: u64 = 200_000;
+pub const MOST_LEARNED_NS: u64 = 400_000;
 
 /// What it begins with.
 const FIRST_LEARNED_NS: u64 = 50_000;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing polls for longer than 200 us after the last work.
+        /// Nothing polls for longer than 400 us after the last work.
         #[test]
         fn learning_has_an_end(gaps in proptest::collection::vec(1u64..1_000_000, 0..100)) {
             let (mut policy, mut now_ns) = (WaitPolicy::new(IdlePoll::Learned, 0), 0);
