@@ -36,6 +36,7 @@ pub mod run;
 pub mod symbols;
 pub mod terminal;
 pub mod test;
+pub mod test_guest;
 pub mod toolchain;
 pub mod up;
 pub mod workspace;

@@ -58,6 +58,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "loom", what: "lock-free code in every interleaving", kind: Kind::Loom },
     Suite { name: "arch", what: "the machine layer, in a kernel of its own", kind: Kind::Stories },
     Suite { name: "hvarch", what: "the world switch, in a kernel of its own", kind: Kind::Stories },
+    Suite { name: "hv_test", what: "guests of our own that try their machine", kind: Kind::Stories },
     Suite { name: "boot", what: "the node boots: CPUs, loaders, shell, power", kind: Kind::Stories },
     Suite { name: "modules", what: "modules that come, go, and leave nothing", kind: Kind::Stories },
     Suite { name: "netblk", what: "the disk over UDP", kind: Kind::Stories },

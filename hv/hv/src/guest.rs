@@ -54,6 +54,8 @@ pub enum Ending {
     PowerOff,
     /// The guest reset itself; it is started again.
     Reset,
+    /// A test kernel is done and gave this status at the debug exit port.
+    Exited(u8),
     /// The guest's fault, or that of its surroundings.
     Failed(String),
 }
@@ -63,6 +65,7 @@ impl fmt::Display for Ending {
         match self {
             Ending::Stopped => f.write_str("stopped"),
             Ending::PowerOff => f.write_str("powered off"),
+            Ending::Exited(status) => write!(f, "exited with status {status}"),
             Ending::Reset => f.write_str("reset"),
             Ending::Failed(why) => f.write_str(why),
         }

@@ -354,7 +354,7 @@ impl Hypervisor {
             let next = match &ending {
                 Ending::Reset => State::Starting { stop_wanted: false },
                 Ending::Stopped => State::Stopped,
-                Ending::PowerOff | Ending::Failed(_) => State::Ended(ending.clone()),
+                Ending::PowerOff | Ending::Exited(_) | Ending::Failed(_) => State::Ended(ending.clone()),
             };
             if ending != Ending::Reset {
                 self.release(host_cpus);

@@ -317,6 +317,7 @@ impl Run {
             Action::Yield => task::yield_now(),
             Action::Reset => self.end(Ending::Reset),
             Action::PowerOff => self.end(Ending::PowerOff),
+            Action::Exit(status) => self.end(Ending::Exited(status)),
             Action::Stop(reason) => {
                 log::warn!(
                     "guest {}: {reason}; rip {:#x} rflags {:#x} {:x?} {:x?}",

@@ -69,6 +69,8 @@ pub enum Action {
     /// The guest reset itself: all its CPUs start again.
     Reset,
     PowerOff,
+    /// The guest ends by itself, with a status.
+    Exit(u8),
     Stop(StopReason),
 }
 
@@ -424,6 +426,7 @@ pub(crate) fn power_action(request: Option<PowerRequest>) -> Action {
         None => Action::Continue,
         Some(PowerRequest::Reset) => Action::Reset,
         Some(PowerRequest::PowerOff) => Action::PowerOff,
+        Some(PowerRequest::Exit(status)) => Action::Exit(status),
     }
 }
 

@@ -127,6 +127,12 @@ fn power_requests_come_out() {
     let (mut board, ..) = board();
     assert_eq!(board.write_port(0x64, 1, 0xfe, 0, 0), Some(PowerRequest::Reset));
     assert_eq!(board.write_port(0xcf9, 1, 0x06, 0, 0), Some(PowerRequest::Reset));
+    assert_eq!(board.write_port(0xf4, 1, 0x21, 0, 0), Some(PowerRequest::Exit(0x21)));
+    assert_eq!(
+        board.write_port(0xf4, 4, 0x0102_0304, 0, 0),
+        Some(PowerRequest::Exit(4)),
+        "the port's own byte"
+    );
     assert_eq!(board.write_port(0x604, 2, 0x3400, 0, 0), Some(PowerRequest::PowerOff));
     assert_eq!(board.read_port(0x64, 1, 0, 0) & 2, 0, "never busy, or a reboot waits a second");
 }

@@ -324,6 +324,7 @@ impl Board {
                 return request;
             }
             power::RESET_CONTROL_PORT => return self.power.write_reset_control(value),
+            power::DEBUG_EXIT_PORT => return Some(PowerRequest::Exit(value)),
             _ => {
                 self.counters.ignored_writes += 1;
                 self.counters.last_port = port;
