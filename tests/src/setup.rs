@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use xtask::archive::{self, Source};
+use xtask::link::Link;
 use xtask::node::{Folder, Running, any_forward};
 use xtask::qemu::{
     Boot, DiskEvent, DiskFault, DiskModel, Firmware, Lifetime, Machine, MoreDisk, Nic, Protocol, Uplink,
@@ -47,6 +48,8 @@ pub struct Setup {
     nic: Nic,
     frames: bool,
     vhost: Option<vhost::Offer>,
+    /// What takes the place of the forwards.
+    link: Option<Uplink>,
     mtu: Option<u16>,
     instruction_ns_log2: Option<u32>,
 }
@@ -74,6 +77,7 @@ impl Setup {
             nic: Nic::Virtio,
             frames: false,
             vhost: None,
+            link: None,
             mtu: None,
             instruction_ns_log2: None,
         }
@@ -86,6 +90,12 @@ impl Setup {
 
     pub fn memory_mib(mut self, memory_mib: u64) -> Setup {
         self.memory_mib = memory_mib;
+        self
+    }
+
+    /// A cable to this host: its own address there is the configuration's to say.
+    pub fn linked(mut self, link: &Link) -> Setup {
+        self.link = Some(link.uplink());
         self
     }
 
@@ -289,6 +299,9 @@ impl Setup {
         } else if self.frames {
             machine.uplink = Uplink::Frames { local: local.clone(), remote: remote.clone() };
             Some(crate::frames::Wire::open(&remote, local)?)
+        } else if let Some(uplink) = self.link {
+            machine.uplink = uplink;
+            None
         } else {
             let mut forwards = Vec::new();
             for service in &source.config.netblk {

@@ -10,3 +10,5 @@ mod jumbo;
 mod liar;
 #[path = "links/sectors.rs"]
 mod sectors;
+#[path = "links/trains.rs"]
+mod trains;

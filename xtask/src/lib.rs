@@ -23,6 +23,7 @@ pub mod fuzz;
 pub mod guest;
 pub mod image;
 pub mod kernel;
+pub mod link;
 pub mod lint;
 pub mod linux_modules;
 pub mod modules;

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `cases` | services, patterns, windows |
 //! | `node`, `linux` | the two machines |
-//! | `link`, `image` | their cables and disks |
+//! | `image` | their disks; their cables are [`crate::link`]s |
 //! | `generator` | the program that asks, for all services the same |
 //! | `host` | what else the host did meanwhile |
 //! | `results`, `goals`, `table`, `plot`, `document` | what came of it |
@@ -21,7 +21,6 @@ mod generator;
 mod goals;
 mod host;
 mod image;
-mod link;
 mod linux;
 mod node;
 mod plot;
@@ -33,6 +32,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use crate::bench::{self, Options, figures_file};
+use crate::link::Link;
 use crate::node::Folder;
 use crate::progress::Step;
 use crate::qemu::{Machine, Nic, Protocol};
@@ -42,7 +42,6 @@ use crate::workspace;
 use cases::{Case, Pattern, Service, Timing};
 use generator::{Figures, Generator};
 use image::Image;
-use link::Link;
 use linux::Linux;
 use node::Node;
 use results::{Fairness, Measurement, Results};

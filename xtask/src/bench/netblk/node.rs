@@ -9,13 +9,13 @@ use serde::Serialize;
 
 use crate::archive::{self, Source};
 use crate::kernel;
+use crate::link::Link;
 use crate::node::{Folder, Running};
 use crate::progress::Step;
 use crate::qemu::{Boot, Lifetime, Machine, Nic, Protocol};
 
 use super::cases::{Case, Timing};
 use super::generator::Figures;
-use super::link::Link;
 
 pub const NETBLK_PORT: u16 = 10809;
 pub const ECHO_PORT: u16 = 9000;

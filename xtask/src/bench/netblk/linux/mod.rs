@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use crate::link::Link;
 use crate::node::{Folder, Running};
 use crate::progress::Step;
 use crate::qemu::{Boot, Lifetime, Machine, Nic, Protocol};
@@ -15,7 +16,6 @@ use crate::run;
 
 use super::cases::{Case, Service, Timing};
 use super::generator::{Figures, Generator};
-use super::link::Link;
 use root::Root;
 
 // As init.sh has them.

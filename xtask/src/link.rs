@@ -1,8 +1,8 @@
-//! The cable between the generator and a machine.
+//! A cable between this host and a machine, for those who measure or test what goes over it.
 //!
 //! As root it is a tap: packets go from the host's IP straight into the card. Without root it is QEMU's user-mode
-//! network, a NAT inside QEMU, which costs both machines the same and hides much of the difference between them; the
-//! report says which it was.
+//! network, a NAT inside QEMU, which costs every machine the same and hides much of what differs between machines;
+//! [`Link::what`] says which it is.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -87,6 +87,13 @@ impl Link {
             Kind::Tap { .. } => Some(format!("{}/24", address(self.number, MACHINE))),
             Kind::User { .. } => None,
         }
+    }
+
+    /// Packets that the machine has sent so far, each as it was given to the tap; `None` without a tap.
+    pub fn packets_sent(&self) -> Option<u64> {
+        let Kind::Tap { interface, .. } = &self.kind else { return None };
+        let path = format!("/sys/class/net/{interface}/statistics/rx_packets");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
     /// Where a port of the machine is reached from here, as HOST:PORT.
