@@ -10,6 +10,16 @@
 
     .balign 8
 checks:
+.ifdef MUST_FAIL
+    # For the story, to see that a failure is seen.
+    check cpuid_says_hypervisor, "CPUID shows a hypervisor"
+    check must_fail, "one and one is three"
+    .quad 0
+must_fail:
+    mov eax, 2
+    mov edx, 3
+    ret
+.endif
     check cpuid_says_hypervisor, "CPUID shows a hypervisor"
     check msr_of_the_apic, "an MSR reads as what it is"
     check msr_that_is_not, "an MSR that is not there faults"

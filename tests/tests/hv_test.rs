@@ -4,6 +4,10 @@
 
 use announce::Announcement;
 use stories::{GUEST_PATIENCE, Node, Setup};
+use xtask::test_guest;
+
+/// How many checks `hv/test-guests/checks.S` has.
+const CHECKS: usize = 26;
 
 /// Starts the guest and gives why it ended and what it said.
 fn verdict(node: &mut Node, guest: &str) -> (String, String) {
@@ -24,30 +28,38 @@ fn verdict(node: &mut Node, guest: &str) -> (String, String) {
     (reason, node.transcript()[before..].to_owned())
 }
 
-fn node(name: &str, kernel: Vec<u8>, cpus: u32) -> Node {
-    let text = format!(
-        "[[guest]]\nname = \"test\"\ncpus = {cpus}\nmemory = \"32 MiB\"\nkernel = \"guests/test\"\n\
+fn guest(name: &str, cpus: u32) -> String {
+    format!(
+        "[[guest]]\nname = \"{name}\"\ncpus = {cpus}\nmemory = \"32 MiB\"\nkernel = \"guests/{name}\"\n\
          command_line = \"\"\n"
-    );
-    // No guest runs on the first CPU.
-    Setup::of(name)
-        .cpus(cpus + 1)
-        .memory_mib(256)
-        .without_disk()
-        .configured(text)
-        .with_file("guests/test", kernel)
-        .boot()
-        .ready()
+    )
 }
 
 #[test]
 fn every_device_timer_and_ipi_does_what_its_guest_expects() {
     xtask::workspace::enter_root().unwrap();
-    let mut node = node("hv_test", xtask::test_guest::image("machine").unwrap(), 2);
-    let (reason, said) = verdict(&mut node, "test");
+    // No guest runs on the first CPU.
+    let mut node = Setup::of("hv_test")
+        .cpus(3)
+        .memory_mib(256)
+        .without_disk()
+        .configured(guest("machine", 2) + &guest("broken", 1))
+        .with_file("guests/machine", test_guest::image("machine", &[]).unwrap())
+        .with_file("guests/broken", test_guest::image("machine", &["MUST_FAIL"]).unwrap())
+        .boot()
+        .ready();
+
+    // A check that must fail does, and the guest's status says how many did.
+    let (reason, said) = verdict(&mut node, "broken");
+    assert!(said.contains("hv-test: FAILED: one and one is three: saw 0x00000002, not 0x00000003"), "{said}");
+    assert_eq!(reason, "exited with status 1", "{said}");
+
+    let (reason, said) = verdict(&mut node, "machine");
     let failed: Vec<&str> = said.lines().filter(|line| line.contains("hv-test: FAILED")).collect();
     assert!(failed.is_empty(), "{failed:#?}\n{said}");
-    assert!(said.contains("hv-test: 0x0000001a passed, 0x00000000 failed"), "{said}");
+    let passed = said.lines().filter(|line| line.trim().starts_with("hv-test: ok: ")).count();
+    assert_eq!(passed, CHECKS, "{said}");
+    assert!(said.contains(&format!("hv-test: {CHECKS:#010x} passed, 0x00000000 failed")), "{said}");
     assert_eq!(reason, "exited with status 0", "{said}");
     assert!(node.run("hv list").contains("exited with status 0"));
 }
