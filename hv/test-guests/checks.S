@@ -10,6 +10,17 @@
 
     .balign 8
 checks:
+.ifdef MEASURE
+    check cost_of_nothing, "an empty loop"
+    check cost_of_cpuid, "CPUID"
+    check cost_of_port, "a port"
+    check cost_of_msr, "an MSR"
+    check cost_of_mmio, "memory of a device"
+    check cost_of_self_ipi, "an IPI to oneself"
+    check second_starts, "(the second CPU starts)"
+    check cost_of_ipi, "an IPI to a CPU that halts"
+    .quad 0
+.endif
 .ifdef MUST_FAIL
     # For the story, to see that a failure is seen.
     check cpuid_says_hypervisor, "CPUID shows a hypervisor"

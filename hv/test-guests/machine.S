@@ -96,6 +96,12 @@ main:
     call print
     mov rsi, [rbx + 8]
     call print
+.ifdef MEASURE
+    lea rsi, [text_ticks]
+    call print
+    mov rax, [rsp + 8]
+    call print_hex
+.endif
     lea rsi, [text_end]
     call print
     add rsp, 16
@@ -314,6 +320,7 @@ interrupted:
     jmp leave_with_al
 
     .include "checks.S"
+    .include "costs.S"
 
     .balign 8
 idt_register:
@@ -331,6 +338,7 @@ text_0x: .asciz "0x"
 text_ok: .asciz "hv-test: ok: "
 text_failed: .asciz "hv-test: FAILED: "
 text_saw: .asciz ": saw "
+text_ticks: .asciz ": ticks "
 text_not: .asciz ", not "
 text_done: .asciz "hv-test: "
 text_passed: .asciz " passed, "

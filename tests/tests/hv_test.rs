@@ -63,3 +63,36 @@ fn every_device_timer_and_ipi_does_what_its_guest_expects() {
     assert_eq!(reason, "exited with status 0", "{said}");
     assert!(node.run("hv list").contains("exited with status 0"));
 }
+
+/// No comparison: that needs Linux beside it. The figures are for whoever changes the exit path.
+#[test]
+fn what_an_exit_costs_is_told() {
+    /// As `hv/test-guests/costs.S` has them.
+    const LOOPS: f64 = 4000.0;
+    const TICKS_PER_US: f64 = 3.579_545;
+    xtask::workspace::enter_root().unwrap();
+    let mut node = Setup::of("hv_test_costs")
+        .cpus(3)
+        .memory_mib(256)
+        .without_disk()
+        .configured(guest("costs", 2))
+        .with_file("guests/costs", test_guest::image("machine", &["MEASURE"]).unwrap())
+        .boot()
+        .ready();
+    let (reason, said) = verdict(&mut node, "costs");
+    assert_eq!(reason, "exited with status 0", "{said}");
+    let costs: Vec<(&str, f64)> = said
+        .lines()
+        .filter_map(|line| {
+            let (name, ticks) = line.trim().strip_prefix("hv-test: ok: ")?.split_once(": ticks 0x")?;
+            Some((name, f64::from(u32::from_str_radix(ticks, 16).ok()?) / TICKS_PER_US / LOOPS))
+        })
+        .filter(|(name, _)| !name.starts_with('('))
+        .collect();
+    for (name, us) in &costs {
+        println!("{name}: {us:.2} us");
+    }
+    assert_eq!(costs.len(), 7, "{said}");
+    let nothing = costs[0].1;
+    assert!(costs[1..].iter().all(|(_, us)| *us > nothing), "an exit for nothing: {costs:?}");
+}
