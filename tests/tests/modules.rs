@@ -3,12 +3,14 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use announce::Announcement;
 use modfile::Note;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
-use stories::netblk::Client;
+use stories::netblk::{Client, READ, Request};
 use stories::program::Program;
 use stories::{Node, Setup};
 use xtask::kernel;
@@ -291,4 +293,90 @@ fn what_is_no_module_of_this_kernel_does_not_come() {
     // And the node is as it was.
     assert!(node.run("insmod netblk").contains("netblk is loaded"));
     expect_nothing_left(0, &counts(&node.run("rmmod netblk")));
+}
+
+/// Asks two services for everything at once, correctly and not, until told to stop; returns how many answers came.
+fn load(port: u16, burst: u64, stop: &AtomicBool) -> u64 {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.connect(("127.0.0.1", port)).expect("a peer");
+    socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a socket that does not wait for ever");
+    let (mut number, mut answers, mut datagram) = (0_u64, 0, [0; 2048]);
+    while !stop.load(Relaxed) {
+        for _ in 0..burst {
+            number += 1;
+            let offset = number % 512 * 1024;
+            let mut request = match number % 15 {
+                0 | 3 | 6 | 9 | 12 => Request::write(offset, &[number as u8; 1024]),
+                5 | 10 => Request::new(READ, offset, 16 << 10),
+                _ => Request::new(READ, offset, 1024),
+            };
+            request.cookie = number;
+            if number.is_multiple_of(17) {
+                request.magic = 7;
+            }
+            let _ = socket.send(&request.bytes());
+        }
+        while socket.recv(&mut datagram).is_ok() {
+            answers += 1;
+        }
+    }
+    answers
+}
+
+#[test]
+fn a_service_comes_and_goes_under_load() {
+    const SERVED_TWICE: &str =
+        "[[netblk]]\ndisk = \"nvme0n1\"\nport = 10809\n[[netblk]]\ndisk = \"nvme0n1\"\nport = 10810\n";
+    /// In every order that a person at the shell could think of.
+    const STEPS: [&[&str]; 5] = [
+        &["netblk stop 10809", "netblk start nvme0n1 10809 cpu=0 poll=1000000"],
+        &["net restart eth0"],
+        &[
+            "netblk stop all",
+            "rmmod netblk",
+            "insmod netblk",
+            "netblk start nvme0n1 10810 poll=0",
+            "netblk start nvme0n1 10809",
+        ],
+        &["netblk stop 10810", "netblk list", "netblk start nvme0n1 10810 cpu=0"],
+        &[
+            "net restart eth0",
+            "netblk stop all",
+            "netblk start nvme0n1 10809 cpu=0",
+            "netblk start nvme0n1 10810 cpu=1",
+        ],
+    ];
+    let mut node = Setup::of("modules_under_load").configured(SERVED_TWICE).boot().ready().with_address();
+    let before = node.free_frames();
+    let ports = [10809, 10810].map(|port| node.host_port(Protocol::Udp, port));
+    let stop = AtomicBool::new(false);
+    let answers: u64 = std::thread::scope(|scope| {
+        let clients: Vec<_> = [1, 4, 16, 64]
+            .into_iter()
+            .zip(ports.into_iter().cycle())
+            .map(|(burst, port)| {
+                let stop = &stop;
+                scope.spawn(move || load(port, burst, stop))
+            })
+            .collect();
+        for step in STEPS.iter().cycle().take(20) {
+            step.iter().for_each(|command| drop(node.run(command)));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        stop.store(true, Relaxed);
+        clients.into_iter().map(|client| client.join().expect("a client")).sum()
+    });
+    assert!(answers > 1000, "{answers} answers");
+    for port in ports {
+        let mut client = Client::new(port);
+        client.write(0, &[9; 1024]);
+        assert_eq!(client.read(0, 1024), [9; 1024]);
+    }
+    let stopped = node.run("netblk stop all");
+    let clean = |line: &&str| line.starts_with("nvme0n1 on port") && line.contains(" 0 slots in use");
+    assert_eq!(stopped.lines().filter(clean).count(), 2, "{stopped}");
+    let gone = node.run("rmmod netblk");
+    assert!(gone.contains("nothing of it is left"), "{gone}");
+    let after = node.free_frames();
+    assert!(before.abs_diff(after) <= 64, "{before} frames were free, now {after}");
 }
