@@ -7,6 +7,7 @@
 use alloc::sync::Arc;
 
 use kcore::net::NetDevice;
+use netblk_logic::IdlePoll;
 
 /// Rounds with work, without one look in vain, after which a worker has too much to look after the card.
 const MOST_ROUNDS: u32 = 64;
@@ -14,14 +15,16 @@ const MOST_ROUNDS: u32 = 64;
 /// See the module.
 pub(crate) struct PolledCard {
     card: Arc<dyn NetDevice>,
+    /// The worker may wait awake for requests; else it does so for its disk alone, and leaves the card to others.
+    may_poll: bool,
     /// The card knows that it is polled.
     polled: bool,
     rounds: u32,
 }
 
 impl PolledCard {
-    pub fn new(card: Arc<dyn NetDevice>) -> Self {
-        Self { card, polled: false, rounds: 0 }
+    pub fn new(card: Arc<dyn NetDevice>, idle_poll: IdlePoll) -> Self {
+        Self { card, may_poll: idle_poll != IdlePoll::Fixed(0), polled: false, rounds: 0 }
     }
 
     /// Takes what has come, if the card is polled. Whether there was something.
@@ -32,7 +35,7 @@ impl PolledCard {
     /// The worker waits awake.
     pub fn begin(&mut self) {
         self.rounds = 0;
-        if !self.polled {
+        if self.may_poll && !self.polled {
             self.polled = true;
             self.card.set_polled(true);
         }

@@ -69,7 +69,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub fn new(instance: Arc<Instance>, idle_poll: IdlePoll) -> Self {
-        let card = PolledCard::new(instance.card.clone());
+        let card = PolledCard::new(instance.card.clone(), idle_poll);
         Self {
             instance,
             card,

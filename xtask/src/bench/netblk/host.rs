@@ -4,7 +4,8 @@
 //! it how much of the host the measured machine used, the machine that waited, and everybody else.
 
 use std::fs;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -62,6 +63,22 @@ fn busy_ticks(stat: &str) -> Option<f64> {
     // The last two are parts of the first two: guests' time.
     let counted = times.get(..8)?;
     Some(counted.iter().enumerate().filter(|(place, _)| !matches!(place, 3 | 4)).map(|(_, time)| time).sum())
+}
+
+/// Waits until a machine has nothing left to do of its start, for that would be measured with whatever comes first.
+pub fn settle(pid: u32) -> Result<()> {
+    const LOOK: Duration = Duration::from_millis(500);
+    const QUIET_SECONDS: f64 = 0.025;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut before = process_seconds(pid)?;
+    let mut quiet = 0;
+    while quiet < 2 && Instant::now() < deadline {
+        thread::sleep(LOOK);
+        let now = process_seconds(pid)?;
+        quiet = if now - before <= QUIET_SECONDS { quiet + 1 } else { 0 };
+        before = now;
+    }
+    Ok(())
 }
 
 fn process_seconds(pid: u32) -> Result<f64> {

@@ -96,6 +96,7 @@ fn session(nic: Nic, folder: &Path, generator: &Generator, results: &mut Results
     let mut node = Node::boot(nic, &node_image.path)?;
     let mut linux = Linux::boot(nic, &linux_image.path, generator)?;
     results.conditions(nic, &node, &linux);
+    host::settle(linux.pid())?;
     let (timing, runs) = (results.timing, results.runs);
     for run in 0..runs {
         let step = Step::begin(format!("{}, round {} of {runs}", results::nic_label(nic), run + 1));
