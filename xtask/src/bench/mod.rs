@@ -7,10 +7,12 @@
 //! |---|---|
 //! | `boot` | how long the node takes to be there |
 //! | `netblk` | the node against Linux, on the same emulated machine |
+//! | `queue` | the device side of a virtio queue against rust-vmm's, on this machine itself |
 //! | `report`, `statistics` | tables, bars; medians and spread |
 
 mod boot;
 mod netblk;
+mod queue;
 mod report;
 mod statistics;
 
@@ -58,6 +60,11 @@ const BENCHES: &[Bench] = &[
         name: "netblk",
         what: "the disk over UDP against Linux's block services, and against what each machine allows",
         measure: netblk::measure,
+    },
+    Bench {
+        name: "queue",
+        what: "a chain through the device side of a virtio queue, and through rust-vmm's",
+        measure: |options| report::write(&queue::measure(options.runs)?),
     },
 ];
 
