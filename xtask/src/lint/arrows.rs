@@ -49,8 +49,8 @@ const ROOMS: &[Room] = &[
     },
     Room {
         folder: "bench",
-        may_use: &["kcore", "net"],
-        reason: "the floors run in the node, over what services run over; the load generator shares protocols only",
+        may_use: &["kcore", "net", "hv"],
+        reason: "the floors run in the node, over what services run over; hv's queue is compared with another; the load generator shares protocols only",
     },
     Room { folder: "tools", may_use: &[], reason: "host programs: of the node they share protocols only" },
     Room { folder: "xtask", may_use: &[], reason: "a host program: of the node it shares formats only" },
